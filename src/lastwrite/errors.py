@@ -45,7 +45,9 @@ def is_of_archive(path: str) -> bool:
 
 
 def remedy_at(path: str | None, remedy: str | None, of_archive: str = _OF_ARCHIVE) -> str | None:
-    """The remedy for damage at ``path``: ``remedy``, or ``of_archive`` for an archive's object.
+    """The remedy for damage at ``path``.
+
+    It is ``of_archive`` if the path is in an archive, else ``remedy``.
 
     No broker has a replica of an archive's objects.
     """

@@ -29,10 +29,12 @@ class RecordsLost(UserWarning):
 
 
 def warn_of(logs: Iterable[PartitionLog], named: set[str]) -> None:
-    """Warn of each gap that is not in ``named``, and add the gap to ``named``.
+    """Warn of each gap in the logs.
 
-    Compaction may explain the holes of a log directory, so these cause a plain ``UserWarning``.
-    Only the gaps of an archive are records that were certainly lost.
+    A gap whose text is in ``named`` was reported before and is skipped.
+
+    Adds the reported gaps to ``named``. A gap of an archive causes a ``RecordsLost`` warning. A gap
+    of a log directory causes a plain ``UserWarning``, because compaction may explain it.
     """
     for log in logs:
         kind = UserWarning if log.holes else RecordsLost

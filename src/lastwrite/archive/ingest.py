@@ -74,10 +74,12 @@ def fetch_all(
 
 
 def fetch_with_retry(found: FetchedLog, bring: Callable[[], FetchedLog]) -> FetchedLog:
-    """The report of fetching one partition by ``bring``.
+    """Fetch one partition into an archive and return its report.
 
-    ``bring`` is retried (see ``Attempts``) if the partition or the archive changed meanwhile.
-    ``found`` is the report if nothing is fetched.
+    Args:
+        found: the partition's report if the fetch fails. It gets the reason.
+        bring: fetches the partition. It is retried (see ``Attempts``) if the partition or the
+            archive changed meanwhile.
     """
     attempts = Attempts()
     try:

@@ -31,7 +31,10 @@ _LEVELS = {
 
 
 def partition_address(archive: str, system: str, *names: str | int) -> str:
-    """The address of a partition, by the names of the folders that contain it."""
+    """The address of a partition in an archive.
+
+    ``names`` are its folders below the system's folder.
+    """
     return "/".join([archive.rstrip("/"), system, *(quote(str(name), safe="") for name in names)])
 
 

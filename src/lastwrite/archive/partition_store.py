@@ -549,7 +549,7 @@ class PartitionStore:
         return found.modified_ms
 
     def _may_win(self, key: str, current: VersionedManifest) -> bool:
-        """Whether the round of a journal may still commit.
+        """Whether the round that wrote a journal may still commit.
 
         True if the round read this manifest, or if it is unknown which manifest it read.
         """
@@ -733,9 +733,9 @@ def _token(current: VersionedManifest) -> str:
 
 
 def _since_ms(unused: Unused, current: VersionedManifest) -> int:
-    """The time since which an object is unused, by the store's clock. 0 if unknown.
+    """The time from which on an object was unused, by the store's clock. 0 if unknown.
 
-    For objects that ``seen`` replaced, it is the time when ``seen`` was written.
+    If the current manifest replaced the object, this is the time when that manifest was written.
     """
     return unused.since_ms or current.found.modified_ms
 

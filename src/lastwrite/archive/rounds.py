@@ -39,9 +39,9 @@ Outcome = LogError | OSError | None
 
 
 def partition_and_round(folder: str) -> tuple[str, str] | None:
-    """The partition's address and the prefix of its round's keys.
+    """The address of a partition, and the key prefix of a round's objects, from ``folder``.
 
-    None if ``folder`` was not returned by ``ArchiveRounds.begin``.
+    None if ``folder`` is not a folder that ``ArchiveRounds.begin`` returned.
     """
     above, slash, name = folder.rpartition("/data/")
     return (above, f"data/{name}") if slash and name.endswith("-") else None
@@ -113,7 +113,8 @@ class ArchiveRounds:
     def now(self, folder: str) -> VersionedManifest:
         """Read the current manifest of a partition.
 
-        The first call may return the manifest that was read for the settings.
+        If the manifest was already read to get the topic's settings, the first call returns that
+        one.
         """
         if folder in self._worked_on:
             self._manifests.pop(folder, None)
@@ -295,9 +296,9 @@ class ArchiveRounds:
         self._journals.append((place.store, place.journal(transaction.id)))
 
     def commit_each(self, commit: Callable[[T], None], wave: Sequence[T]) -> list[Outcome]:
-        """Commit the partitions of a wave, then delete their journals together.
+        """Commit several partitions, then delete their journals.
 
-        Returns an error or None for each.
+        Returns an error or None for each partition.
         """
         outcomes = map_concurrently(commit, wave)
         self.remove_journals()

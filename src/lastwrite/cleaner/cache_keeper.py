@@ -13,7 +13,7 @@ class CacheKeeper:
     """Updates a table repeatedly.
 
     Args:
-        turn: updates the table.
+        turn: called for each update of the table.
         every_s: seconds between two updates. The pauses grow to at most five minutes while a store
             or catalog is unavailable.
         told: receives the report of the first update, and of each update that changed the table.

@@ -106,9 +106,9 @@ class TableFailed(FrozenDocument, frozen=True, kw_only=True):
 
 
 class FilesUntouched(FrozenDocument, frozen=True, kw_only=True):
-    """A round did not change some files beside the logs.
+    """A round left unchanged some files that are not part of a log.
 
-    They are reported again only if they change.
+    The files are reported again only if they change.
     """
 
     event: ClassVar[str] = figure(lambda self: "untouched")

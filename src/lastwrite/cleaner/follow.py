@@ -75,7 +75,7 @@ class ArchiveFollower:
         """Fetch repeatedly until a stop is requested.
 
         Raises:
-            LogError: an error that another turn would not resolve.
+            LogError: an error that another fetch would not resolve.
         """
         self.start()
         self._end(None)
@@ -130,7 +130,7 @@ class ArchiveFollower:
         """Fetch all topics once. Return whether the cluster answered.
 
         Raises:
-            LogError: an error that another turn would not resolve.
+            LogError: an error that another fetch would not resolve.
         """
         begin = time.monotonic()
         try:

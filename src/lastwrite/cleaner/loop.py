@@ -119,7 +119,10 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
     # ------------------------------------------------------------------ look and pick
 
     def _start_waves(self, once: bool) -> None:
-        """Start a wave of partitions in each free thread, as long as partitions need work."""
+        """Start compactions in the free threads, as long as partitions need work.
+
+        A thread compacts several partitions together, as one *wave*.
+        """
         settings = self._settings.current
         free = (self._threads or settings.cleaner.threads) - len(self._running)
         if not self._is_enabled() or (free <= 0 and not self._tables.has_tables):
@@ -214,9 +217,9 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
     # ------------------------------------------------------------------ waves
 
     def _start(self, wave: list[Candidate], now_ms: int) -> bool:
-        """Lock the free partitions of a wave and compact them in a thread.
+        """Lock the free partitions of a wave, and compact them together in a thread.
 
-        Returns False if all partitions are locked.
+        Returns False if other processes have locked all partitions.
         """
         held = contextlib.ExitStack()
         mine: list[Candidate] = []
@@ -263,7 +266,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         names: dict[str, object],
         now_ms: int,
     ) -> None:
-        """Compact the partitions of one wave. Called in the thread of the wave."""
+        """Compact the partitions of a wave, which one thread compacts together."""
         report: CompactionReport | None = None
         failure: Exception | None = None
         with stack:
@@ -411,10 +414,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             failed[candidate] = report.reason or candidate.problem or "no reason is known"
 
     def _note_failure(self, outcome: _WaveOutcome, failed: dict[Candidate, str]) -> None:
-        """Handle a wave that ended with an error instead of a report.
-
-        Which partition failed is unknown.
-        """
+        """Handle an error that ended the compaction of a wave of partitions without a report."""
         error = outcome.error
         if self._is_stopping:
             return

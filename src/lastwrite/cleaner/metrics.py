@@ -107,10 +107,11 @@ class CleanerMetrics:
         busy: Collection[str],
         now_ms: int,
     ) -> None:
-        """Record the state of the partitions after they were read.
+        """Update the metrics after the partitions of the log roots were read.
 
-        ``staged`` has the quarantined partitions by folder. ``busy`` has the folders of
-        partitions in progress.
+        Args:
+            staged: the quarantined partitions by folder.
+            busy: the folders of partitions in progress.
         """
         tally: Tally[tuple[str, str]] = Tally()
         wasted: Tally[str] = Tally()

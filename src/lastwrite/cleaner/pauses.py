@@ -39,7 +39,7 @@ class Pauses:
         self._woken.put(None)
 
     def after(self, has_answered: bool) -> None:
-        """Pause after a turn of the loop, until the next is due or a stop is requested."""
+        """Pause after a pass of the loop, until the next pass is due or a stop is requested."""
         self._tries = 0 if has_answered else self._tries + 1
         if has_answered:
             self.wait(self._every_s)

@@ -84,7 +84,8 @@ def in_waves(
 ) -> Iterator[list[Candidate]]:
     """Divide the partitions in ``order`` into waves.
 
-    A wave has at most one thread's share of the partitions.
+    A wave is a list of partitions that one thread compacts together. It has at most one thread's
+    share of the partitions.
 
     ``alone`` contains folders that get a wave of their own, because an earlier wave failed.
     """

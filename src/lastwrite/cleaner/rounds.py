@@ -1,4 +1,4 @@
-"""Run waves of partitions, with one Spark session and one throttle for all workers."""
+"""Run the cleaner's rounds, with one Spark session and one throttle for all workers."""
 
 from __future__ import annotations
 

@@ -370,10 +370,7 @@ def _extras() -> Check:
 
 
 def _kernel_cache() -> Check:
-    """Check that Numba can write compiled kernels beside the sources or in the user's cache.
-
-    Without such a folder, Numba fails.
-    """
+    """Check that Numba can write compiled kernels next to the sources or in the user's cache."""
     import lastwrite
 
     told = os.environ.get("NUMBA_CACHE_DIR")

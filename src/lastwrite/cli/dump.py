@@ -369,10 +369,7 @@ def _record(row: dict[str, Any]) -> str:
 
 
 def _meant(row: dict[str, Any], which: str, shown: str) -> str:
-    """The text of a record's decoded key or value.
-
-    Without decoded data, ``shown`` and the reason.
-    """
+    """The text of a record's key or value: its decoded fields, or else ``shown`` and the reason."""
     meaning = row.get("decoded") or {}
     if "problem" not in meaning or which not in meaning:
         return shown

@@ -368,7 +368,10 @@ def format_size(size_bytes: float | None) -> str:
 
 
 def shares(counts: Mapping[str, int]) -> str:
-    """Format the count of each name. If there is only one name, it is printed without its count."""
+    """Format a count for each name, such as a number of records per codec.
+
+    A single name is printed without its count.
+    """
     return ", ".join(
         f"{name} {count:,}" if len(counts) > 1 else name for name, count in sorted(counts.items())
     )

@@ -409,7 +409,7 @@ def _add_figures(report: CompactionReport, before: Requests, runner: Runner) -> 
 
 
 def _account(context: Context, folders: Sequence[str], report: CompactionReport) -> None:
-    """Add the files beside the logs to the report, if they were not changed or not copied."""
+    """Add the unchanged or uncopied files that are not part of a log to the report."""
     options = context.options
     if options.dry_run:
         return

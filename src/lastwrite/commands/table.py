@@ -121,12 +121,10 @@ def steady(
     made: Callable[[Sequence[PartitionLog]], T],
     where: tuple[str, str | None] | None = None,
 ) -> T:
-    """The result of ``made`` for the logs that ``listed`` returns, if they do not change meanwhile.
+    """Call ``made`` with the logs that ``listed`` returns, and return the result of ``made``.
 
-    ``where`` is the path and topic of the logs, for remedies.
-
-    If a broker or a compaction changes the logs during the call, ``listed`` and ``made`` are called
-    again, at most ``TRIES`` times.
+    If a broker or a compaction changes the logs during the call, both functions are called again,
+    at most ``TRIES`` times. ``where`` is the path and topic of the logs, for remedies.
 
     Raises:
         CommitConflict: the logs changed every time.

@@ -193,7 +193,7 @@ class _Compiler:
     ) -> None:
         """Compile instructions that read a type that is not a union.
 
-        If the reader has a union that one type represents, ``merged`` is that type.
+        ``merged`` is the type that represents all branches of the reader's union, if there is one.
         """
         if not _matches(writer, reader):
             raise _DecodingFailed

@@ -115,7 +115,7 @@ def write_topic(history: GitHistory, root: str, progress: Progress) -> WrittenTo
 
 
 def _estimate_bytes(held: list[tuple[int, PathChange]], commits: int) -> int:
-    """The size of the topic in bytes. It is an estimate unless ``held`` has all changes."""
+    """The size of the topic in bytes. It is estimated if ``held`` has only the first changes."""
     known = sum(_record_bytes(change) for _, change in held)
     if len(held) < _SIZED_CHANGES:
         return known

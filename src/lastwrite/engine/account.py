@@ -51,7 +51,7 @@ def account_round(partition: RewrittenPartition) -> PartitionReport:
 
 
 def _segments_of(parts: Sequence[SegmentOutput]) -> int:
-    """The number of new segments in ``parts``, which replace one run of old segments."""
+    """The number of new segments that replace a run of old segments. ``parts`` are their parts."""
     further = sum(len(part.more_outputs) for part in parts)
     # in an archive, each part stays a separate segment
     if any(part.stored is not None for part in parts):

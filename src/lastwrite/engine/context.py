@@ -112,7 +112,10 @@ class CachedLog(Protocol):
         ...
 
     def scan_of(self, segment: int, start: int, end_offset: int) -> CachedScan | None:
-        """The stored scan of the piece that begins at byte ``start``. None if there is none."""
+        """The stored scan of a piece, a range of a segment that begins at byte ``start``.
+
+        None if there is none.
+        """
         ...
 
 

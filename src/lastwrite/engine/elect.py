@@ -30,12 +30,7 @@ NO_KEYS: tuple[Int64Array, ByteArray] = np.empty(0, dtype=np.int64), np.empty(0,
 
 
 class LoserMarker:
-    """The mapped scratch files of a task, and the losers that are not marked yet.
-
-    Losers are spread over all pages of the state files, and each page costs a page fault. Losers
-    are therefore collected, and many are marked at once, piece by piece. ``close`` unmaps the
-    files.
-    """
+    """The mapped scratch files of a task, and the superseded records (losers) not marked yet."""
 
     def __init__(self, limits: Limits) -> None:
         self._stack = ExitStack()
@@ -217,8 +212,9 @@ def _rows_at(block: Block, unit: ElectUnit) -> int:
 
 
 def _stretch(file: ScratchMap, block: Block, unit: ElectUnit) -> tuple[int, np.ndarray]:
-    """The block's first row in the unit's buckets, and the end of each bucket relative to that
-    row.
+    """Where a block's entries in the unit's buckets are: their first row, and the buckets' ends.
+
+    The ends are relative to the first row.
     """
     ends = file.bytes[block.position : _rows_at(block, unit)].view(np.uint32)
     ends = ends[(1 << block.finer) - 1 :: 1 << block.finer]

@@ -178,7 +178,7 @@ def _units(
 def _aborted_in(
     partition: ElectedPartition, run: tuple[int, ...]
 ) -> tuple[AbortedTransaction, ...]:
-    """The transaction index entries for the segment that replaces ``run``."""
+    """The transaction index entries for the segment that replaces the segments ``run``."""
     log = partition.plan.log
     base_offset, end_offset = log.segments[run[0]].base_offset, log.segment_end(run[-1])
     return tuple(

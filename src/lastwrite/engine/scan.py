@@ -246,8 +246,9 @@ class _Scanner:
     def _find_border(
         self, run: BatchRun, table: BatchTable, ordinal: int, result: PieceScan
     ) -> None:
-        """Set ``dirty_from`` to the ordinal after the run's records below the first dirty
-        offset.
+        """Set ``dirty_from`` to the ordinal of the first record at or above the first dirty offset.
+
+        Applies only if the run of batches begins below that offset.
         """
         border = self._unit.first_dirty
         first, last = run.first, run.last

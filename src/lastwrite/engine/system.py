@@ -120,7 +120,10 @@ class IndexChecker(Protocol):
     """Compares the index entries of a piece with the piece's batches."""
 
     def check(self, table: BatchTable, shift: int) -> None:
-        """Check the next batches. ``shift`` plus a batch's ``origin`` is its file position."""
+        """Check the index entries of the next batches.
+
+        A batch's position in the file is ``shift`` plus its ``origin`` in ``table``.
+        """
         ...
 
     def ends(self) -> None:
@@ -217,9 +220,10 @@ class Rules(ABC):
     def backlog(
         self, log: PartitionLog, horizon: int, config: Config, now_ms: int
     ) -> Backlog | None:
-        """The segments that compaction leaves in place, divided at ``horizon``.
+        """The backlog of a system whose compaction leaves the log's segments in place.
 
-        None, the default, means that compaction replaces segments of the log itself.
+        The segments are divided at the offset ``horizon``. None, the default, means that compaction
+        replaces segments of the log itself.
         """
         return None
 

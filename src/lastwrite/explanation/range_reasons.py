@@ -21,11 +21,11 @@ from lastwrite.reports.explanation import Reason, Rule
 def range_reasons(
     found: Range, log: PartitionLog, config: RangeSettings, holds: Iterable[Reason], all_clean: str
 ) -> list[Reason]:
-    """The reasons why ``found``, the range of ``log``, is not cleaned or does not reach the log's
-    end.
+    """Why ``found``, the range of the next round of ``log``, excludes some or all of the log.
 
-    ``holds`` are the reasons why the range ends before the log's end, in the system's order.
-    ``all_clean`` is the system's message for a log without dirty records.
+    Args:
+        holds: the reasons why the range ends before the log's end, in the system's order.
+        all_clean: the system's message for a log without dirty records.
     """
     if not log.size_bytes:
         return [Reason(Rule.EMPTY, "the log is empty", "when a record is written")]

@@ -90,8 +90,10 @@ class WaitingRecords:
     def piece(self, piece: ScanRange, following: ByteArray | None, ever: ByteArray | None) -> None:
         """Process the records of the next piece.
 
-        ``following`` has the states in the next round. None means that the piece is above the
-        round's range. ``ever`` has the states if the entire log were closed and replicated.
+        Args:
+            following: the states that the next round would give the records. None means that the
+                piece is above the round's range.
+            ever: the states if the entire log were closed and replicated.
 
         Raises:
             CorruptLog: as ``BatchWindows.of``.

@@ -211,9 +211,9 @@ class KafkaSystem(System):
         return None if known is None else archived.ArchivedMetadata.of(known)
 
     def _metadata_of(self, root: str) -> tuple[MetadataSource, Hashable]:
-        """The metadata log used for ``root``, and its state. Cached for ``_ASK_AGAIN_S``.
+        """The metadata log used for ``root``, and its state.
 
-        Thousands of partitions need them. A topic's settings cannot change while no broker has the
+        Both are cached for ``_ASK_AGAIN_S``, because thousands of partitions need them. A topic's settings cannot change while no broker has the
         root open.
         """
         now = time.monotonic()

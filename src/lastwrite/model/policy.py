@@ -97,7 +97,7 @@ class Policy:
     def held_until_ms(self, horizon_ms: int) -> int | None:
         """The time at which a held tombstone with this horizon is dropped.
 
-        None means that it is not dropped before the reader has reached it.
+        None means that it is kept until the consumer group has read it.
         """
         until_ms = horizon_ms + self.hold_ms
         return None if self.hold_ms >= FOR_EVER_MS or until_ms > LONG_MAX else until_ms

@@ -31,7 +31,7 @@ class PendingResult(Generic[T]):
     cancel: Callable[[], None] = lambda: None  # stops the work, whose result is no longer needed
 
     def then(self, make: Callable[[T], R]) -> PendingResult[R]:
-        """Pending work whose result is ``make`` of this work's result."""
+        """Return pending work whose result is ``make(result)``, with the result of this work."""
         return PendingResult(lambda: make(self.result()), self.cancel)
 
 
@@ -283,7 +283,7 @@ class ElectUnit:
 
 @dataclass(frozen=True, slots=True)
 class ElectionResult:
-    """The result of an election in some buckets: the losers by piece."""
+    """The result of an election: winners, and superseded records (losers) by piece of the log."""
 
     partition: int
     winners: int

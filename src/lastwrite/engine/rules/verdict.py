@@ -122,9 +122,9 @@ _last: tuple[Policy, int, np.ndarray] | None = None  # the last result of ``_num
 
 
 def _numbers_of(policy: Policy, file_ms: int) -> np.ndarray:
-    """The row of ``_NUMBERS`` for the policy and the file's time.
+    """The policy and the file's time as a row of ``_NUMBERS``, the input of the kernels.
 
-    It is cached, because it is the same for all chunks of a file.
+    The row is cached, because it is the same for all chunks of a file.
     """
     global _last
     last = _last

@@ -69,7 +69,7 @@ def in_parallel(action: Callable[[InputT], ResultT], values: Iterable[InputT]) -
 
 
 class SecondLook(CommitConflict):
-    """The cluster changed while it was read. Another look at it is needed."""
+    """The cluster changed while it was read. It must be read again."""
 
 
 class ObjectVanished(SecondLook):
@@ -91,9 +91,10 @@ class ObjectVanished(SecondLook):
 
 @dataclass(frozen=True, slots=True)
 class ObjectIndex:
-    """The index of an object: a row of ``entries`` for each run, and the key of its bytes.
+    """The index of an object, with a row of ``entries`` for each run of stream records.
 
-    Runs that cannot be read are left out. ``problems`` has the reasons.
+    ``keys`` has the key of the object that contains each run. Unreadable runs are left out.
+    ``problems`` has the reasons.
     """
 
     object_id: int
@@ -114,7 +115,10 @@ class ObjectIndex:
         return cls(object_id, entries[order], tuple(keys[order]), tuple(problems))
 
     def of_stream(self, stream_id: int) -> list[tuple[str, IndexEntry]]:
-        """The entries of one stream, by offset, with the keys of their bytes."""
+        """The index entries of one stream, by offset.
+
+        Each has the key of the object with its bytes.
+        """
         begin, end = np.searchsorted(self.entries["stream_id"], [stream_id, stream_id + 1])
         return [
             (self.keys[n], IndexEntry._make(map(int, self.entries[n]))) for n in range(begin, end)

@@ -100,7 +100,10 @@ class ClusterImage:
 
     @property
     def namespaces(self) -> set[str]:
-        """The namespaces in the keys of partitions: one, unless there is no partition."""
+        """The namespaces of the cluster's partitions.
+
+        There is only one, or none without partitions.
+        """
         return {key.namespace for key in self.meta_streams}
 
     def is_live(self, object_id: int) -> bool:
@@ -302,7 +305,7 @@ def _set_owed(image: ClusterImage, fields: Mapping[str, Any]) -> None:
 
 
 def _ignore(image: ClusterImage, fields: Mapping[str, Any]) -> None:
-    """A node whose write-ahead log is removed may still have written ranges."""
+    """Ignore the removal of a node's write-ahead log: the ranges that it wrote may still exist."""
 
 
 _ACTIONS: dict[int, Callable[[ClusterImage, Mapping[str, Any]], None]] = {

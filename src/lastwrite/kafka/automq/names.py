@@ -43,7 +43,10 @@ def object_key(namespace: str, object_id: int) -> str:
 
 
 def wal_prefix(namespace: str, node: int) -> str:
-    """The prefix of the keys of a node's write-ahead objects, and of nodes whose id is longer."""
+    """The prefix of the keys of a node's write-ahead objects.
+
+    Keys of another node have the same prefix if its id begins with this node's id.
+    """
     spread = hashlib.md5(str(node).encode(), usedforsecurity=False).hexdigest().upper()
     return f"{spread}/{namespace}/{node}"
 

@@ -59,7 +59,10 @@ class AutomqSegment:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes in the objects. The segment's file is a little smaller."""
+        """The size of the stored stream records in bytes.
+
+        The segment's file is a little smaller.
+        """
         return sum(run.size_bytes for run in self.runs)
 
 

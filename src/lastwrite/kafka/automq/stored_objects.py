@@ -92,7 +92,10 @@ class StreamRecordHeader(NamedTuple):
 
 
 class ObjectLink(NamedTuple):
-    """A link of a composite object. Its entries end where those of the next link begin."""
+    """A link from a composite object to another object, whose entries begin at ``first_entry``.
+
+    The entries end before the entries of the next link.
+    """
 
     # fmt: off
     #                                   offset  type

@@ -38,7 +38,7 @@ class StreamRun(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Offsets of a stream that no object contains, or several, and the objects' problems."""
+    """A range of stream offsets that no object or several objects contain, with the causes."""
 
     start_offset: int
     end_offset: int

@@ -137,7 +137,10 @@ def decode_wal_object(data: Buffer, end_offset: int | None) -> WalObject:
 
 
 def _torn_stream(view: memoryview, at: int) -> tuple[int, int] | None:
-    """Stream id and offset in the incomplete record at byte ``at``, as far as they are there."""
+    """The stream id and offset of the incomplete record at byte ``at``.
+
+    None if the file ends before the record's header is complete, or if the header is invalid.
+    """
     body = at + _RECORD.size
     if body + RECORD_HEADER.size > len(view):
         return None

@@ -43,7 +43,10 @@ class _Listed(NamedTuple):
     end_offset: int
 
     def is_followed_by(self, other: _Listed) -> bool:
-        """Whether no object is missing in between. Each epoch of a node has its own log."""
+        """Whether ``other`` is the next object of the node's log.
+
+        None is then missing between them.
+        """
         return (self.wal.epoch, self.end_offset) == (other.wal.epoch, other.wal.start_offset) or (
             self.wal.epoch != other.wal.epoch
         )
@@ -101,7 +104,7 @@ def read_wal_tail(address: str, namespace: str, nodes: Iterable[int]) -> WalTail
 def _read_node(
     address: str, namespace: str, node: int, tail: WalTail
 ) -> Iterator[tuple[npt.NDArray[np.void], bytes]]:
-    """For each object of a node that is still needed: its records, and its bytes."""
+    """Yield the stream records and bytes of each write-ahead object of a node that is needed."""
     store, _ = store_at(address)
 
     def read(each: _Listed) -> bytes:
@@ -182,7 +185,10 @@ def _decode(tail: WalTail, each: _Listed, data: bytes, path: str) -> WalObject |
 
 
 def _listed_whole(address: str, namespace: str, node: int) -> Sequence[_Listed]:
-    """The objects of a node, listed again while an object in between is missing in a bucket."""
+    """The write-ahead objects of a node.
+
+    If an object is missing between two others in a bucket, the objects are listed again.
+    """
     listed = _list(address, namespace, node)
     for _ in range(_MORE_LOOKS if is_address(address) else 0):
         if all(each.is_followed_by(after) for each, after in pairwise(listed)):
@@ -193,7 +199,10 @@ def _listed_whole(address: str, namespace: str, node: int) -> Sequence[_Listed]:
 
 
 def _list(address: str, namespace: str, node: int) -> Sequence[_Listed]:
-    """The objects of a node by epoch and offset, without those written after fencing."""
+    """The objects of a node's write-ahead log, by epoch and offset.
+
+    Objects that the node wrote after it was fenced are left out.
+    """
     store, prefix = store_at(address)
     above = wal_prefix(namespace, node)
     found: list[_Listed] = []

@@ -71,7 +71,7 @@ def gather(
 
 
 def with_headers(records: RecordColumns) -> RecordColumns:
-    """``records`` with additional columns: the positions of their headers' names and values."""
+    """A copy of ``records`` with the positions of the names and values of their record headers."""
     starts, counts = records.headers
     found = np.empty((4, int(counts.sum())), dtype=np.int64)
     _locate_headers(records.data, starts, counts, found)

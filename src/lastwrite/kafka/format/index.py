@@ -231,7 +231,7 @@ def encode_transaction_index(aborted: Sequence[AbortedEntry]) -> bytes:
 class SegmentIndexer:
     """Builds the offset and time index of one segment from its batches, appended in order.
 
-    Holds the entries: 8 and 12 bytes for each ``interval_bytes`` of the segment.
+    Memory: 20 bytes for each ``interval_bytes`` of the segment.
     """
 
     def __init__(self, base_offset: int, interval_bytes: int = DEFAULT_INTERVAL_BYTES) -> None:

@@ -107,8 +107,8 @@ def set_archived_positions(
 ) -> LogGiven:
     """Set groups' committed offsets in a partition that was restored at its original offsets.
 
-    ``until`` is the limit of the earlier restore. If it is set, a committed offset beyond the log's
-    end is set to the end. If it is None, such an offset is refused.
+    ``until`` is the offset or time at which the earlier restore ended. With it, a committed offset
+    beyond the log's end is reduced to the log's end. Without it, such an offset is refused.
 
     Raises:
         LogError: the cluster has no such partition, or has its records at other offsets.

@@ -331,7 +331,10 @@ class PartitionRestore:
         return ours, None
 
     def _advanced(self, progress: RestoreProgress, ours: int) -> RestoreProgress:
-        """The progress after the noted batches that have arrived in the topic's log."""
+        """The restore's progress after the batches that arrived in the topic.
+
+        ``ours`` is the end offset of the restored records in the topic's log.
+        """
         at, offset = progress.at, progress.offset
         for behind, records in progress.steps:
             if offset + records > ours:

@@ -242,7 +242,7 @@ class _LiveRestore:
     def _ready(self, found: RestorablePartition) -> tuple[PartitionRestore | LogError, bool]:
         """The restore of a partition, and whether records remain to be restored.
 
-        If the partition cannot be restored, the error replaces the restore.
+        If the partition cannot be restored, the first value is the error.
         """
         try:
             there = self._cluster.topic(found.to.topic).partitions

@@ -119,10 +119,12 @@ class _ContentTools(NamedTuple):
 class KafkaContents:
     """Turns decompressed batches into rows, by which two logs are compared.
 
-    ``seed`` is the secret of the digests; None means to check and count only. ``is_after`` means
-    that the log is the result of a compaction. Delete horizons up to ``now_ms`` have passed; None
-    means that all have passed. ``order`` selects how records are ordered, and ``header`` is the
-    name of the header with a record's version.
+    Args:
+        seed: the secret of the digests. None means to check and count only.
+        is_after: whether the log is the result of a compaction.
+        now_ms: the time up to which delete horizons have passed. None means that all have passed.
+        order: the rule by which records of a key are ordered.
+        header: the name of the header with a record's version.
     """
 
     def __init__(

@@ -136,7 +136,7 @@ class _LogInspection:
     def _read(self, folder: str) -> PartitionLog:
         """List a partition's log.
 
-        A log in tiered storage is continued by segments in the log roots.
+        The segments of a tier are followed by the segments in the log roots.
         """
         log = self._system.read(folder) if tiered.is_tier(folder) else store.read_partition(folder)
         return self._system.judged(log, self._settings)

@@ -249,7 +249,7 @@ class ServedLog:
     def _aborted(self, n: int, offset: int, position: int) -> tuple[tuple[int, int], ...]:
         """The aborted transactions with data from ``offset`` up to the byte ``position``.
 
-        The result may include other transactions, which is harmless, but must not lack one.
+        No such transaction is missing. The result may contain others, which a client ignores.
         """
         index = self._index(n)
         behind = int(index.positions.searchsorted(position, side="left"))

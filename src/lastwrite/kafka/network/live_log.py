@@ -103,8 +103,8 @@ class LiveLog:
     def lineage(self, known: int, log_start: int) -> tuple[tuple[int, int], ...]:
         """Request the leader epochs above ``known`` with their start offsets, oldest first.
 
-        The epoch before them is added with the offset ``log_start``, unless they begin there or
-        earlier. Empty if the broker has no epochs.
+        If these epochs begin above ``log_start``, the preceding epoch is added with the offset
+        ``log_start``. Empty if the broker has no epochs.
 
         Uses OffsetForLeaderEpoch, which returns the largest epoch up to the requested epoch, and
         the start offset of the epoch after it.

@@ -107,7 +107,10 @@ class RecoveredSegment:
     is_unseen: bool = False  # whether a broker does not notice the error and does not truncate
 
     def is_indexed(self, *, is_active: bool) -> bool:
-        """Whether the indexes can be used, in the active segment or in a closed segment."""
+        """Whether the segment's indexes can be used.
+
+        ``is_active`` states whether it is the active one.
+        """
         if is_active:
             return self.index.is_correct and self.time_index.is_correct
         return self.index.is_closed and self.time_index.is_closed
@@ -183,10 +186,12 @@ def _recover_once(
 
 
 def _first_out_of_order(rows: Int64Array, end_offset: int) -> int:
-    """The first row whose offset is not above the offset of the row before.
+    """The row number of the first entry whose offsets are out of order.
 
-    The first row must not have an offset below ``end_offset``. If all offsets ascend, the result is
-    the number of rows.
+    The row count if there is none.
+
+    An entry must begin at or above the end of the entry before it, the first at or above
+    ``end_offset``.
     """
     ends = np.concatenate([np.array([end_offset], np.int64), rows[:-1, proof_walk.LAST_OFFSET] + 1])
     bad = (rows[:, proof_walk.BASE_OFFSET] < ends) | (

@@ -323,7 +323,10 @@ def remove_orphans(folder: str, names: Sequence[str]) -> None:
 
 
 def undo_or_end(folder: str, state: CrashState) -> None:
-    """Apply the steps of ``state`` to ``folder``. ``state`` must have no intent."""
+    """Carry out the recovery steps in ``state``: remove and rename files of ``folder``.
+
+    ``state`` must not be of an unfinished commit, which ``state.intent`` describes.
+    """
     for name in state.doomed:
         files.unlink(os.path.join(folder, name))
         if is_intent(name):

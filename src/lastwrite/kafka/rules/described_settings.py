@@ -116,7 +116,7 @@ class BrokerSettings:
         return [self._described(name) for name in {**BROKER_SETTINGS, **names}]
 
     def describe_defaults(self) -> list[DescribedSetting]:
-        """The dynamic settings that are defaults for all brokers, without other settings."""
+        """The dynamic default settings of all brokers."""
         found = []
         for name, value in self._brokers.items():
             described = self._described(name)

@@ -366,7 +366,10 @@ def segment_of(stored: StoredSegment, folder: str) -> Segment:
 def with_cached_scans(
     segments: Iterable[StoredSegment], folder: str, kept: Mapping[int, KeptScan | None]
 ) -> tuple[StoredSegment, ...]:
-    """The stored segments, with references to the scans in ``kept`` that a compaction cached."""
+    """The stored segments, with references to the cached scans in ``kept``.
+
+    ``kept`` has the scans of a compaction by base offset. None removes a segment's reference.
+    """
     return tuple(
         structs.replace(each, kept=found and StoredScan.of(found, folder))
         if (found := kept.get(each.base_offset, _AS_IT_IS)) is not _AS_IT_IS

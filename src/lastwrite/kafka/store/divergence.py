@@ -123,7 +123,10 @@ def _segments(
 
 
 def _copy(log: PartitionLog, before: ArchivedLog, target: str, cut: int | None) -> None:
-    """Copy the records from ``cut`` on to the partition ``target``, unless that exists already."""
+    """Copy the records from offset ``cut`` on to the partition ``target``, unless it exists.
+
+    None copies all records.
+    """
     place = partition_store_at(target)
     if place.read() is not None:
         return

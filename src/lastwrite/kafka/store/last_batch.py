@@ -33,10 +33,11 @@ def last_of(data: ByteArray, table: BatchTable) -> LastBatch | None:
 def batches_from(
     before: LastBatch | None, end: int, data: ByteArray, table: BatchTable, compacts: bool
 ) -> tuple[BatchTable, bool]:
-    """The batches from offset ``end`` on, and whether another batch has replaced ``before``.
+    """The batches from offset ``end`` on, and whether the log was replaced since the last fetch.
 
-    Changes that a cleaner may have made do not count. A cleaner may remove a batch or some of its
-    records, or set its delete horizon, but keeps the batch's end offset.
+    ``before`` is the last batch that was fetched. The log was replaced if it has another batch
+    there. A cleaner may remove a batch or some of its records, or set its delete horizon, but keeps
+    the batch's end offset. Such changes do not count.
     """
     overlap = table[table["next_offset"] <= end]
     left = table[len(overlap) :]

@@ -50,7 +50,7 @@ siblings = partial(locking.siblings, place=PLACE)
 def broker_of(root: str) -> LogHeld | None:
     """The error that names the broker that has the root open.
 
-    None without one, or for an archive.
+    None if no broker has it open, or if the root is an archive.
     """
     return None if archived.is_root(root, ()) else locking.broker_of(root, PLACE)
 

@@ -352,7 +352,7 @@ class _PartitionListing:
     def _open_segment(self, base: int) -> tuple[Segment, int]:
         """The segment that contains the offset ``bound``, truncated there, and its end offset.
 
-        Its indexes are not trusted, because the broker may be writing them.
+        The segment's indexes are not used, because the broker may be writing them.
         """
         assert self._below is not None
         path = self._found.log_path(base)
@@ -544,7 +544,7 @@ class _PartitionListing:
         return found
 
     def _missing_segments(self, on_their_way: set[str]) -> dict[int, int]:
-        """The segments without a ``.log``: base offset to the largest offset in their indexes."""
+        """The largest offset in the indexes of each segment without ``.log``, by base offset."""
         removed: dict[int, int] = {}
         for name in self._orphans:
             data, base, kind = self._read(name), int(name[:20]), classify(name).kind
@@ -579,7 +579,10 @@ class _PartitionListing:
         return self._following(base) > max(self._log_start, self._offsets[CLEANER_OFFSETS] or 0)
 
     def _following(self, base: int) -> int:
-        """The base offset of the next segment. For the last segment, this is ``base``."""
+        """The base offset of the segment after the segment at ``base``.
+
+        The last segment's own base.
+        """
         place = bisect_right(self._bases, base)
         return self._bases[place] if place < len(self._bases) else base
 

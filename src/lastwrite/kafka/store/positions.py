@@ -148,7 +148,7 @@ def _unread(commit: UnreadCommit, segments: Sequence[Segment]) -> UnreadPosition
 def positions_of(roots: Sequence[str]) -> tuple[Brought, tuple[UnreadPosition, ...]]:
     """The committed offsets in all the log roots, and the records that cannot be read.
 
-    Groups that are stored on other brokers are in neither.
+    Groups whose offsets are stored on other brokers are not included.
     """
     found: dict[TopicPartition, dict[str, tuple[int, int, str] | None]] = {}
     unread: list[UnreadPosition] = []

@@ -34,8 +34,9 @@ class StagedSegment:
 
     ``folder`` None means that bytes are counted but not written. ``is_first`` means the first of
     several parts of a segment, which gets no indexes yet. ``index_interval_bytes`` None means a
-    later part, which is appended to the first part. ``source`` is the replaced ``.log``: new files
-    get its owner and mode, in another folder as far as the process's permissions allow.
+    later part, which is appended to the first part. ``source`` is the replaced ``.log``. New files
+    get its owner and mode. In another folder, they get only those that the process has permission
+    to set.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class StagedSegment:
                 self._file = NewFile(self._path("log"), like, is_read_soon=self._indexer is None)
 
     def _like(self, kind: str) -> Ownership | None:
-        """The owner and mode for a new file of this kind. None without a replaced segment."""
+        """The owner and mode for a new file of this kind. None if no segment is replaced."""
         if self._source is None or self._stem is None:
             return None
         folder, name = os.path.split(self._source)

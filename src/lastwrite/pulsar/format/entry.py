@@ -381,7 +381,10 @@ def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Pu
 def _message(
     meta: Metadata, own: Metadata | SingleMetadata, value: bytes, **others: Any
 ) -> PulsarMessage:
-    """One message of an entry. ``meta`` has the entry's metadata, ``own`` the message's."""
+    """One message of an entry.
+
+    ``meta`` is the entry's metadata, ``own`` the message's own metadata.
+    """
     return PulsarMessage(
         key=own.partition_key,
         is_b64=bool(own.partition_key_b64_encoded),

@@ -236,10 +236,12 @@ class IntoArchive:
 def _part(
     after: ArchivedTopic, state: State, raw: list[StoredLedger], broken: RemoteFailed
 ) -> ArchivedTopic:
-    """The topic up to the last entry of ``raw``, as if it had no later entries.
+    """The topic up to the last entry of ``raw``, for a fetch that the error ``broken`` interrupted.
+
+    The ledger list is truncated there.
 
     Raises:
-        RemoteFailed: the error ``broken``, if no entry was read or the compaction horizon is later.
+        RemoteFailed: ``broken`` itself, if no entry was read or the compaction horizon is later.
     """
     horizon = state.horizon
     if not raw or (horizon is not None and raw[-1].ledger <= horizon.ledger):

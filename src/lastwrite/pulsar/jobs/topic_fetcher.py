@@ -69,10 +69,11 @@ class State:
 class TopicFetcher:
     """Copies a topic's ledgers from the cluster into a mirror folder.
 
-    With ``goes_on``, the copy continues even if the compacted ledger is lost. With ``is_whole``,
-    entries that no bookie has are skipped, also in the compacted ledger. ``spend`` is called with
-    the bytes that are read. ``ended`` caches the results of ``with_end`` for closed ledgers; a
-    caller that polls keeps it.
+    Args:
+        throttle: called with the number of bytes that were read.
+        goes_on: continue even if the compacted ledger is lost.
+        is_whole: skip entries that no bookie has, also in the compacted ledger.
+        ended: caches the results of ``with_end`` for closed ledgers. A caller that polls keeps it.
     """
 
     cluster: PulsarCluster
@@ -93,7 +94,7 @@ class TopicFetcher:
     def state(self, asked: Subscription) -> State:
         """Read the topic's state from the cluster.
 
-        ``asked`` is a subscription, for the open ledger's end.
+        ``asked`` is a subscription by which the end of the open ledger is requested.
 
         Raises:
             NotALog: the topic has no ledgers.
@@ -143,7 +144,7 @@ class TopicFetcher:
         horizon: Position | None,
         here: str | None = None,
     ) -> None:
-        """Copy a raw ledger, unless all of its entries are up to the horizon.
+        """Copy a raw ledger if it has entries beyond the horizon.
 
         ``here`` is the path of a data object that has the ledger's first entries. None without such
         an object.

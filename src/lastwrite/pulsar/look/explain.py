@@ -80,9 +80,9 @@ class PulsarExplainer(RecordExplainer):
         return f"{self.fates.number(first)} to {self.fates.number(end - 1)}"
 
     def open_from(self, log: PartitionLog) -> Mapping[int, int]:
-        """The log's first unstable offset, by the number of each open transaction.
+        """The first unstable offset of the log, for each open transaction by its number.
 
-        The number is used in place of a producer id.
+        In Pulsar the number of a transaction takes the place of Kafka's producer id.
         """
         data: set[int] = set()
         ended: set[int] = set()

@@ -27,7 +27,8 @@ from lastwrite.storage.problems import problem_of
 def decoded_in(stored: StoredIn) -> tuple[Entry, int, LogPart]:
     """Decode a stored entry.
 
-    Returns the entry, its position in the stored bytes, and its kind as its bytes show it.
+    Returns the entry, its position in the stored bytes, and whether it is of a raw or a compacted
+    ledger.
 
     Raises:
         CorruptLog: the bytes are not an entry. Positions count from the stored entry's start.

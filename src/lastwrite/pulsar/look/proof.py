@@ -266,7 +266,7 @@ def _read_run(
     facts: _LedgerFacts,
     secret: UInt64Array,
 ) -> None:
-    """Read a run of adjacent entries, and add the results to ``facts``.
+    """Read a run of adjacent entries, and add the counts to the ledger's results, ``facts``.
 
     ``first`` is the offset of the first entry, or None in a compacted ledger.
     """

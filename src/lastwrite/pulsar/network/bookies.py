@@ -121,9 +121,9 @@ class LiveLedger:
     def by_ensemble(self, first: int, end: int) -> Iterator[tuple[int, int, list[list[str]]]]:
         """Split the entries from ``first`` to before ``end`` by ensemble.
 
-        Yields (first entry, end, turns) for each ensemble. ``turns`` has the result of
-        ``bookies_of`` for as many entries as the ensemble has bookies. Later entries repeat these
-        turns.
+        Yields (first entry, end, bookies) for each ensemble. ``bookies`` has the result of
+        ``bookies_of`` for as many entries as the ensemble has bookies. Further entries repeat these
+        results.
         """
         changes = sorted({segment.first_entry for segment in self.metadata.ensembles})
         borders = [first, *(place for place in changes if first < place < end), end]
