@@ -213,8 +213,8 @@ class KafkaSystem(System):
     def _metadata_of(self, root: str) -> tuple[MetadataSource, Hashable]:
         """The metadata log used for ``root``, and its state.
 
-        Both are cached for ``_ASK_AGAIN_S``, because thousands of partitions need them. A topic's settings cannot change while no broker has the
-        root open.
+        Both are cached for ``_ASK_AGAIN_S``, because thousands of partitions need them. A topic's
+        settings cannot change while no broker has the root open.
         """
         now = time.monotonic()
         last = self._metadata_cache.get(root)
