@@ -209,7 +209,10 @@ class PulsarSystem(System):
         return topic_log.read_compacted(log.folder)
 
     def estimate_records(self, log: PartitionLog) -> int:
-        """The estimated number of records, from the surveys. Placeholders are included."""
+        """The estimated number of records, from the stored counts of the ledgers.
+
+        Placeholders are included.
+        """
         return topic_log.record_count(log, self._compacted_of(log))
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:

@@ -309,7 +309,7 @@ class RocketmqSyncContext:
         self.ends: dict[TopicPartition, int] = {}
 
     def call(self, ask: Callable[[RocketmqClient], T]) -> T:
-        """The result of ``ask``, which is called until a server answers.
+        """Call ``ask`` until a server answers, and return its result.
 
         Raises:
             RemoteFailed: no server answers within the limit.

@@ -47,7 +47,10 @@ _States: TypeAlias = list[tuple[PartitionLog, list[FileState | None]]]
 
 
 class MissedDelete(NamedTuple):
-    """A deleted key whose delete was removed by compaction before it was read."""
+    """A deleted key.
+
+    The reader never saw its delete, because compaction removed the delete first.
+    """
 
     partition: int
     key: bytes

@@ -234,7 +234,7 @@ class PlaceIndex:
 
 
 class _SliceOrder(NamedTuple):
-    """A block of record orders and byte positions, sorted by stretch."""
+    """A block of record orders and byte positions, sorted by 32 MiB range of the segment."""
 
     places: tuple[Int64Array, Int64Array] | int  # orders and positions, or their byte in the file
     names: Int64Array  # the numbers of the stretches in the block

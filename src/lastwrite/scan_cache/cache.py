@@ -437,7 +437,7 @@ def _install(
 
 
 def _forget(log: PartitionLog, rewritten: Collection[int]) -> Iterator[str]:
-    """Delete the cache files of deleted and ``rewritten`` segments after an uncached round."""
+    """Delete the cache files of deleted and ``rewritten`` segments after a round without cache."""
     if not log.cached:
         return
     removed = {

@@ -125,7 +125,9 @@ class CachedObject:
         return 16 * self.piece.records
 
     def scanned(self, unit: ScanUnit, piece: ScanRange, hand_on: Any) -> PieceScan | None:
-        """The scan result of the piece, after its blocks were passed to ``hand_on``.
+        """The stored scan result of the piece.
+
+        Its blocks of entries are passed to ``hand_on`` before.
 
         None means that the piece must be scanned.
         """

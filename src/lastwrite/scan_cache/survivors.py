@@ -19,9 +19,9 @@ from lastwrite.engine.rules.election import ORDINAL_MASK
 
 @njit(cache=True, nogil=True)
 def renumber(states, ordinals):
-    """Assign new ordinals to plain records. Returns the number of plain records.
+    """Assign new ordinals to plain records, whose state is 0. Returns the number of plain records.
 
-    ``ordinals`` is uint32, one per record; the values for other records are undefined.
+    ``ordinals`` is uint32, one per record. The values for other records are undefined.
     """
     count = 0
     for i in range(len(states)):
@@ -32,7 +32,9 @@ def renumber(states, ordinals):
 
 @njit(cache=True, nogil=True)
 def keep_entries(rows, ends, finer, states, ordinals, out_rows, out_ends):
-    """Copy the entries of plain records, with their new ``ordinals``. Returns their number.
+    """Copy the entries of plain records, whose state is 0, with their new ``ordinals``.
+
+    Returns their number.
 
     ``ends`` has the block's bucket ends. ``2**finer`` neighbouring buckets become one in
     ``out_ends``.

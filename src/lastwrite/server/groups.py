@@ -173,9 +173,9 @@ class ClassicGroup:
         return Code.NONE
 
     def _member_of(self, request: JoinRequest, now_s: float) -> Member | JoinResponse:
-        """The member that sent a JoinGroup request, created if it is new.
+        """The member that sent a JoinGroup request. A new member is created.
 
-        A response if the request is refused or must be repeated.
+        If the request is refused or must be repeated, returns the response to send instead.
         """
         before = self._of_instance(request.instance)
         if request.member:

@@ -105,7 +105,7 @@ def _question(paths: Sequence[str], stores: bytes) -> Callable[[int], dict[str, 
 def find_problems(paths: Sequence[str], stores: bytes) -> dict[str, tuple[str, str | None]]:
     """The problems that a worker has with ``paths`` and with the private key files in the settings.
 
-    Returns (problem, remedy) by path or key file. Those without a problem are absent.
+    Returns (problem, remedy) by path or key file. Paths and files without a problem are left out.
     """
     settings: StoreSettings = pickle.loads(stores)
     address.use(settings)

@@ -171,9 +171,9 @@ def try_each(
     names: Iterable[TopicPartition],
     hold_one: Callable[[TopicPartition], AbstractContextManager[None]],
 ) -> Iterator[set[TopicPartition]]:
-    """Lock the partitions with ``hold_one``, except locked ones.
+    """Lock those of the partitions that are free, by ``hold_one``.
 
-    Yields the names that it has locked.
+    Yields the names of these partitions.
     """
     with contextlib.ExitStack() as stack:
         got = set()

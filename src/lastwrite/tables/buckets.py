@@ -86,7 +86,7 @@ def checksum_of(keys: pa.Array, partitions: pa.Array, offsets: pa.Array) -> int:
 def summed(checksum: str, plus: int, minus: int = 0) -> str:
     """The table's checksum after rows were added and removed.
 
-    ``plus`` and ``minus`` are the sums of these rows.
+    ``plus`` and ``minus`` are the checksums of the added and the removed rows.
     """
     return f"{(int(checksum or '0', 16) + plus - minus) % _WRAP:032x}"
 
@@ -101,7 +101,7 @@ def _secret() -> UInt64Array:
 
 
 def _parts(keys: pa.Array) -> tuple[ByteArray, npt.NDArray[np.int32]]:
-    """The bytes of all keys, and the start of each key in them, followed by the last key's end."""
+    """All keys' bytes in one array, the start of each key in it, and the last key's end."""
     if not len(keys):
         return np.empty(0, np.uint8), np.zeros(1, np.int32)
     _, ends, data = keys.buffers()

@@ -130,7 +130,7 @@ class TransactionHistory:
 
 
 def thinned(facts: Int64Array) -> Int64Array:
-    """A copy of ``facts`` that has only the last idempotent batch of each producer."""
+    """A copy of the batch rows ``facts`` with only the last idempotent batch of each producer."""
     plain = np.flatnonzero(facts[:, KIND] == IDEMPOTENT_DATA)
     _, last = np.unique(facts[plain, PRODUCER][::-1], return_index=True)
     kept = facts[:, KIND] != IDEMPOTENT_DATA
@@ -167,7 +167,7 @@ def history(blocks: Facts) -> TransactionHistory:
 
 
 def _producers(blocks: Facts) -> tuple[Int64Array, int]:
-    """The ids of all producers, ascending, and the number of markers in the facts."""
+    """The ids of all producers, ascending, and the number of transaction markers."""
     ids: Int64Array = np.empty(0, dtype=np.int64)
     markers = 0
     for block in blocks:

@@ -51,7 +51,7 @@ _MOST_FACTS = 1 << 15  # most facts in memory before they are written to a file
 
 
 class ContentsDecoder(Protocol):
-    """Converts runs of decompressed batches to comparison rows and facts."""
+    """Converts decompressed batches to rows for comparison, and to rows that describe batches."""
 
     is_old_due: bool  # whether tombstones of older formats in this file may be removed
 
@@ -222,7 +222,7 @@ class BatchReader:
             raise error.located(piece.path, chunk.shift) from error
 
     def _flush_facts(self, found: PieceContents) -> None:
-        """Write the collected facts to the scratch file, in the order of the log."""
+        """Write the collected rows on batches to the scratch file, in the order of the log."""
         facts, self._noted = thinned(self._facts[: self._noted]), 0
         if not len(facts):
             return

@@ -37,7 +37,7 @@ _EXAMPLES = 20  # most violations of a kind that are reported
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """One log, and the facts about its batches in the order of the log."""
+    """One log, and the rows that describe its batches, in the order of the log."""
 
     log: PartitionLog
     blocks: tuple[FactBlock, ...]
@@ -78,7 +78,7 @@ class DecidedTransactions:
 
 
 class _Blocks(Sequence[Int64Array]):
-    """Blocks of facts about batches. Each block is read from its file when it is accessed."""
+    """Rows that describe batches, in blocks. A block is read from its file when it is accessed."""
 
     def __init__(self, blocks: Sequence[FactBlock]) -> None:
         self._blocks = blocks
@@ -91,7 +91,7 @@ class _Blocks(Sequence[Int64Array]):
 
 
 def decide_transactions(unit: DecideUnit) -> DecidedTransactions:
-    """Decide on the transactions of one partition, by the facts about its batches in both logs."""
+    """Decide on the transactions of one partition, by the rows on the batches of both logs."""
     proof = log_proof_of(unit.system)
     blocks = _Blocks(unit.after.blocks)
     found = history(blocks)

@@ -377,7 +377,7 @@ class _Verifier:
     ) -> Iterator[tuple[_PartitionJob, R]]:
         """Yield the results of the units, each with its job.
 
-        If a unit failed, its job fails.
+        A job fails if one of its units failed.
         """
         if not units:
             return

@@ -30,7 +30,10 @@ class RowBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FactBlock:
-    """Facts about the batches of one piece, in ``rows`` or, if that is None, in a scratch file."""
+    """The rows that describe the batches of one piece:
+
+    ``rows``, or if that is None, a scratch file.
+    """
 
     path: str
     position: int

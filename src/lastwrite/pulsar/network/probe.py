@@ -57,7 +57,7 @@ _T = TypeVar("_T")
 class ProbeResult:
     """A description of the server at an address.
 
-    ``worth_seconds`` is how long after the first attempt the server may still start to serve.
+    ``worth_seconds`` is the time after the first attempt in which the server may still start.
     """
 
     description: str

@@ -86,7 +86,7 @@ class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def small(content: bytes) -> bytes:
-    """``content`` if it is small enough to be copied into a manifest. Empty otherwise."""
+    """Return ``content`` if it is small enough to be copied into a manifest, else empty bytes."""
     return content if len(content) <= SMALL_BYTES else b""
 
 

@@ -152,7 +152,10 @@ def without_list(ledgers: Sequence[int], folder: str) -> Problem:
 def expected_entries(
     info: ManagedLedgerInfo | None, last_confirmed: Position | None, facts: TopicFacts | None
 ) -> dict[int, int | None]:
-    """By ledger, in the log's order: the minimum number of its entries. None if unknown."""
+    """The minimum number of entries of each ledger, by ledger id in the log's order.
+
+    None if unknown.
+    """
     told: Mapping[int, int] = {} if facts is None else facts.entries
     if info is None:
         return dict(sorted(told.items()))

@@ -155,9 +155,10 @@ class TopicTransactions(NamedTuple):
 def transactions_of(
     surveys: Mapping[int, LedgerSurvey], beyond: Position | None = None
 ) -> TopicTransactions:
-    """The transactions in the surveys. ``surveys`` has them by ledger id.
+    """The transactions of a topic, from the surveys of its ledgers by ledger id.
 
-    With ``beyond``, only entries after that position count.
+    A survey lists the markers and transactional entries of a ledger. With ``beyond``, only entries
+    after that position count.
     """
     firsts: dict[int, Position] = {}
     markers: dict[int, Position] = {}
@@ -179,9 +180,10 @@ def free(size_bytes: int) -> None:
 
 
 def survey_of(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
-    """The stored survey of a ledger, or a new survey from a pass over the ledger.
+    """The survey of a ledger: the kinds of its entries and its counts, from one pass over metadata.
 
-    ``spend`` is called with the bytes read.
+    A stored survey is returned if it is valid. Otherwise the ledger is read, and ``spend`` is
+    called with the bytes read.
 
     Raises:
         CorruptLog: lengths or ids are wrong, or do not match the index.
@@ -200,9 +202,9 @@ def survey_of(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
 
 
 def keep_survey(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
-    """The survey of a ledger; see ``survey_of``.
+    """The survey of a ledger, as ``survey_of`` returns it.
 
-    A new survey is stored beside the ledger if possible.
+    Stores it beside the ledger if possible.
     """
     found = survey_of(ledger, spend)
     path = ledger.path + SURVEY_SUFFIX
@@ -215,9 +217,9 @@ def keep_survey(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
 
 
 def stored_survey(path: str, size_bytes: int, mtime_ns: int) -> LedgerSurvey | None:
-    """The cached or stored survey of the data object at ``path``.
+    """The survey of the data object at ``path``, from the cache or from the survey's file.
 
-    None if there is none for this size and modification time.
+    None if there is no survey for this size and modification time.
     """
     return _made.get((path, size_bytes, mtime_ns)) or _read(
         path + SURVEY_SUFFIX, size_bytes, mtime_ns

@@ -275,7 +275,7 @@ def _entry_position(ledger: Ledger, found: LedgerSurvey, entry: int) -> int:
 def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
     """Positions that split a segment into pieces of about ``piece_bytes``.
 
-    They are starts of blocks, or of entries that the ledger's survey lists as marks.
+    They are starts of blocks, or of other entries whose positions are stored with the ledger.
     """
     start, end = segment.position, segment.position + segment.size_bytes
     cuts = [start]
@@ -319,7 +319,10 @@ def has_parts(log: PartitionLog, compacted: CompactionManifest | None) -> bool:
 def _summary_of(
     log: PartitionLog, segment: Segment, compacted: CompactionManifest | None
 ) -> LedgerSurvey | CompactionManifest | None:
-    """The counts of a segment: a raw ledger's survey, or a compacted ledger's manifest."""
+    """The stored counts of a segment. None if they are unknown.
+
+    They are in the survey of a raw ledger, or in the manifest of the compacted ledger.
+    """
     if not is_of_compacted(log, segment):
         return stored_survey(segment.path, segment.file_bytes, segment.mtime_ns)
     # The manifest counts the records of all parts, so it is returned only for the first part.
@@ -361,7 +364,9 @@ class OffloadIndexChecker:
         self._firsts = np.array([block.first_entry for block in blocks], dtype=np.int64)
 
     def check(self, table: BatchTable, shift: int) -> None:
-        """Check the next entries. An origin plus ``shift`` is the position in the object.
+        """Check the next entries.
+
+        An entry's position in the object is its origin in ``table`` plus ``shift``.
 
         Raises:
             CorruptLog: no entry, or another entry, begins at a position of the index.

@@ -231,7 +231,10 @@ def _missing_below(topic: TopicFolder) -> Iterator[Problem]:
 def _surveys(
     topic: TopicFolder, horizon: Position | None, problems: list[Problem]
 ) -> dict[int, LedgerSurvey]:
-    """The surveys of ledgers beyond ``horizon``. Damage is added to ``problems``."""
+    """The surveys, which list markers and transactions, of the ledgers beyond ``horizon``.
+
+    Damage of a ledger is added to ``problems``.
+    """
     found: dict[int, LedgerSurvey] = {}
     for ledger in topic.ledgers:
         if horizon is not None and Position(ledger.id, ledger.entries - 1) <= horizon:

@@ -214,7 +214,10 @@ def _is_valid(data, at):
 
 @njit(cache=True, nogil=True)
 def count_units(data, is_valid):
-    """The number of leading units in ``data`` that are valid, or invalid if not ``is_valid``."""
+    """The number of leading units in ``data`` that are all valid, or all invalid.
+
+    ``is_valid`` selects which of the two are counted.
+    """
     source = address(data)
     slots = len(data) // _UNIT_BYTES
     for i in range(slots):
@@ -256,7 +259,8 @@ def follow_units(data, start, file_end, floor):
 def compare_units(data, table, shift):
     """Compare the units in ``data`` with the records of a BATCH table, row by row.
 
-    A record's address is its origin plus ``shift``. Returns (defect, row of the defective unit).
+    A record's address is its origin in ``table`` plus ``shift``. Returns (defect, row of the
+    defective unit).
     """
     source = address(data)
     for i in range(len(table)):

@@ -125,7 +125,10 @@ class _InflatedBodies:
 def with_bodies(
     data: ByteArray, stored: Slices, bodies: Mapping[int, bytes]
 ) -> tuple[ByteArray, Slices]:
-    """Append ``bodies``, by row, to ``data``. The values of these rows are then the bodies."""
+    """A copy of ``data`` with ``bodies`` appended, and the slices of the values in it.
+
+    ``bodies`` has decompressed bodies by row number. They replace the stored values of these rows.
+    """
     starts, lengths = np.array(stored[0]), np.array(stored[1])
     rows = list(bodies)
     lengths[rows] = [len(body) for body in bodies.values()]

@@ -744,7 +744,7 @@ class _Dispatch:
     ) -> bool:
         """Report damage and missing records. Returns whether the built files may be installed.
 
-        ``found`` has the queues' states before the build, also units beyond the log's end.
+        ``found`` has the queues' states before the build. They include units beyond the log's end.
         """
         ahead = {
             name: offsets

@@ -427,7 +427,10 @@ class PairProof:
 
     @property
     def end_address(self) -> int | None:
-        """The address after the last record with a unit, for a growing file. None for others."""
+        """The address after the last record with a unit, if the log file is still growing.
+
+        Otherwise None.
+        """
         if not self._log.is_growing or self._units is None:
             return None
         if not len(self._units):

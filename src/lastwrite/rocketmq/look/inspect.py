@@ -685,7 +685,8 @@ def _counted(file: MappedFile, kind: str) -> FileOfLog:
 def _note_end(one: FileOfLog, ending: Ending | None, words: Mapping[int, str]) -> None:
     """Store in the report how the file ends.
 
-    ``words`` has texts that replace the standard texts of some kinds of ends.
+    ``words`` has the description of the end at some positions. Other ends get standard
+    descriptions.
     """
     if ending is not None:
         one.end_position = ending.position

@@ -120,15 +120,17 @@ def lost_between(
     beyond: WholeRecords,
     ends: Mapping[TopicPartition, int],
 ) -> list[OffsetRange]:
-    """The queue offsets that were lost to damage.
+    """The queue offsets that were lost to damage, as ranges.
 
-    The consume queues list the lost offsets. If a queue has no units for the damaged bytes, the
-    gap in its offsets counts as lost.
+    Offsets in consume queues are known to be lost. If a queue has no units for the damaged bytes,
+    the gap in its offsets counts as lost.
 
-    ``there`` has the first and last offset that a queue has for the damaged bytes. ``ahead`` has
-    the queues with units for the damaged bytes or later bytes; their lost offsets are known, so no
-    gap is computed. ``beyond`` has the records after the damage. ``ends`` has the offset after each
-    queue's last whole record before the damage.
+    Args:
+        there: the first and last offset that a queue has for the damaged bytes.
+        ahead: the queues with units for the damaged bytes or later bytes. Their lost offsets are
+            known, so no gap is computed.
+        beyond: the records after the damage.
+        ends: the offset after each queue's last whole record before the damage.
     """
     lost = ranges_of(there, "consume queue")
     for name, (first, _) in sorted(beyond.queues.items()):

@@ -298,8 +298,9 @@ def _dropped(
 ) -> tuple[Sequence[int], tuple[int, int] | None]:
     """The offsets of deletes to fetch from the commit log, and the range of lost offsets.
 
-    Compaction dropped these deletes after the archive's end. A lost offset is in neither log; the
-    range is None if there is none. The search ends at the first lost offset unless ``goes_on``.
+    The store's compaction dropped these deletes after the archive's end. A lost offset is missing
+    from the compaction log and the commit log. The range is None if no offset is lost. If
+    ``goes_on`` is false, the search ends at the first lost offset.
     """
     lost: tuple[int, int] | None = None
     compared = min(log.checkpoint or 0, end)

@@ -42,9 +42,9 @@ def is_open(root: str) -> bool:
 
 
 def settled(root: str | None, read: Callable[[], T]) -> T:
-    """The result of ``read``, a function that parses a small file.
+    """Call ``read``, which parses a small file, and return its result.
 
-    If a broker has the store open and may be writing the file, a failed read is repeated a few
+    If a broker has the store open and may be writing the file, a failed call is repeated a few
     times.
 
     Raises:
@@ -275,7 +275,10 @@ def last_unit(log: MappedLog, part: StoreFolder) -> tuple[int, int] | None:
 
 
 def _dispatched_end(lasts: set[tuple[int, int]], log: MappedLog) -> int:
-    """The address after the last record in ``lasts``. An entry without a record is ignored."""
+    """The address after the last record of the log in ``lasts``, pairs of (address, size).
+
+    A pair is ignored if the log has no such record.
+    """
     with reading.LogReader(log) as reader:
         for address, size in sorted(lasts, reverse=True):
             head = reader.read(address, _HEAD_BYTES)

@@ -196,8 +196,8 @@ def publish(root: str, wave: Sequence[QueueChange]) -> list[Outcome]:
     """Make all changes in one step. After a crash before ``delete_replaced``, call ``recover``.
 
     The caller holds the queues' locks. Returns for each change None, or an error, which means that
-    the queue is unchanged. A failed check affects only its change. If a file cannot be created, no
-    queue of ``wave`` is changed.
+    the queue is unchanged. A failed check affects only its change. If a file cannot be created,
+    none of the queues is changed.
     """
     try:
         with lock.exclusive(root):

@@ -682,7 +682,9 @@ class QueueIndexChecker:
                 self._row = _row_at(file, slots, self._start + piece.start)
 
     def check(self, table: BatchTable, shift: int) -> None:
-        """Check the next records. A record's origin plus ``shift`` is its position in the file.
+        """Check the next records.
+
+        A record's position in the file is its origin in ``table`` plus ``shift``.
 
         Raises:
             CorruptLog: a unit differs from its record, or is missing.

@@ -221,7 +221,8 @@ def _serve(listener: socket.socket) -> None:
 def _become_daemon(attached: socket.socket) -> None:
     """Continue as the daemon of the process that attached.
 
-    ``attached`` is its connection. It closes when the daemon ends, which the process detects.
+    ``attached`` is its connection. The connection closes when the daemon ends. The attached process
+    then ends, too.
     """
     status = 1
     try:
