@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import shutil
@@ -18,6 +19,7 @@ from lastwrite.cli.output import Output
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+PROGRAMS = sorted(DEPLOY.rglob("*.py"))  # ./check compares their calls with the types
 UNITS = sorted((DEPLOY / "systemd").iterdir())
 TEXTS = (DEPLOY / "README.md", DEPLOY / "spark" / "README.md", DEPLOY / "Dockerfile")
 KUBERNETES_VERSIONS = ("1.30", "1.37")
@@ -151,8 +153,10 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [*MANIFESTS, *UNITS, DEPLOY / "Dockerfile"], ids=lambda path: path.name
+    "path", [*MANIFESTS, *UNITS, *PROGRAMS, DEPLOY / "Dockerfile"], ids=lambda path: path.name
 )
 def test_header_states_what_was_tested(path: Path) -> None:
-    header = path.read_text().split("\n\n")[0]
+    text = path.read_text()
+    header = ast.get_docstring(ast.parse(text)) if path in PROGRAMS else text.split("\n\n")[0]
+    assert header is not None
     assert "Tested:" in header and "Not tested:" in header
