@@ -22,7 +22,7 @@ from lastwrite.demo.proof import prove, read_table
 from lastwrite.demo.run import DemoReport, run_demo
 from lastwrite.demo.sample_topic import SampleTopic
 from lastwrite.demo.topic_writer import TopicWriter
-from lastwrite.errors import InvalidConfig, NotALog, VerificationFailed
+from lastwrite.errors import EnvironmentUnfit, InvalidConfig, NotALog, VerificationFailed
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
@@ -78,6 +78,13 @@ def test_sample_with_another_last_write_fails_the_comparison(
     monkeypatch.setattr(SampleTopic, "live_keys", lambda self: changed)
     with pytest.raises(VerificationFailed, match="1 keys have another value .*order-0001"):
         run_demo(now_ms=NOW_MS, spark=INLINE)
+
+
+@pytest.mark.spark
+def test_query_that_spark_refuses_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SampleTopic, "sql", "SELECT nothing FROM topic")
+    with pytest.raises(EnvironmentUnfit, match="Spark could not run a query: .*nothing"):
+        run_demo(now_ms=NOW_MS, master="local[1]")
 
 
 def demo(repository: Repository, keep: Path) -> DemoReport:

@@ -245,3 +245,12 @@ def test_error_of_the_system_names_both_files_and_a_remedy(
     said = capsys.readouterr().err
     assert f"/a → /tmp/b: {os.strerror(number)}" in said and said.endswith("[LW-108]\n")
     assert remedy in said and ("—" in said) == bool(remedy)
+
+
+def test_error_without_a_readable_text_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
+    class Unreadable(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError
+
+    assert output.report_failure(output.Output(), Unreadable()) == 1
+    assert "unexpected Unreadable: the text of the error cannot be read" in capfd.readouterr().err

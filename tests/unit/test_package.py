@@ -117,3 +117,12 @@ def test_generated_log_refuses_segments_smaller_than_a_buffer(tmp_path: Path) ->
     with pytest.raises(ValueError, match="segment_bytes is 1000"):
         write_log(tmp_path / "t-0", lambda first, end: None, 0, 10, 10, 1000)  # type: ignore
     assert not list((tmp_path / "t-0").glob("*.log"))
+
+
+def test_wheel_has_every_package_of_the_source_folder() -> None:
+    """PySpark finds ``format("lastwrite")`` by the package ``pyspark_lastwrite``."""
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    found = sorted(each.parent.name for each in (_ROOT / "src").glob("*/__init__.py"))
+    assert packages == [f"src/{name}" for name in found]
+    assert "pyspark_lastwrite" in found

@@ -505,8 +505,12 @@ def _failure(error: BaseException) -> Failure:
         remedy = _REMEDIES.get(error.errno or 0)
     else:
         code = UNEXPECTED
+        try:
+            text = str(error) or kind
+        except Exception:  # py4j's error requests its text from Java, which may have ended
+            text = "the text of the error cannot be read"
         message = (
-            f"unexpected {kind}: {str(error) or kind} — report it with the traceback that "
+            f"unexpected {kind}: {text} — report it with the traceback that "
             "LASTWRITE_DEBUG=1 prints"
         )
     return Failure(kind, code, message, None, None, remedy, status)

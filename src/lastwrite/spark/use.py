@@ -17,6 +17,7 @@ from lastwrite.model.progress import Progress
 from lastwrite.spark.folder_exchange import FolderExchange
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.memory import MemoryPlan, plan_executor_memory, plan_memory
+from lastwrite.spark.spark_errors import start_failure
 from lastwrite.spark.work import InlineRunner, Runner
 from lastwrite.storage.scratch import ScratchFolders
 
@@ -172,11 +173,14 @@ def sql_session(
     """The caller's session, or a session on the shared Spark that ends with this context.
 
     Raises:
-        EnvironmentUnfit: Spark does not start.
+        EnvironmentUnfit: Spark does not start, or a query fails in the session.
     """
     if spark is not None:
         yield spark
         return
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     from lastwrite.spark.session import OwnSpark
     from lastwrite.spark.session_pool import exclusive, take
 
@@ -188,7 +192,13 @@ def sql_session(
             from pyspark.sql import SparkSession
 
             session = SparkSession(context)
-            yield session
+            try:
+                yield session
+            except (Py4JError, PySparkException) as error:  # unreadable when Spark has ended
+                raise EnvironmentUnfit(
+                    f"Spark could not run a query: {start_failure(error)}",
+                    remedy="run `lastwrite doctor`, which checks the installation",
+                ) from error
             session.stop()
         finally:
             own.close()
