@@ -12,7 +12,7 @@ LONGEST_S = 300.0  # longest pause while the cluster or store is unavailable
 
 
 class Pauses:
-    """The pauses between the turns of a loop.
+    """The pauses between the passes of a loop.
 
     While the cluster or store is unavailable, each pause doubles, up to five minutes.
 
@@ -20,7 +20,7 @@ class Pauses:
         is_stopping: whether a stop was requested.
 
     Args:
-        every_s: seconds between two turns.
+        every_s: seconds between two passes.
 
     Raises:
         InvalidConfig: ``every_s`` is not positive.
@@ -54,7 +54,7 @@ class Pauses:
 
 
 def checked(every_s: float) -> float:
-    """Return ``every_s``, the seconds between two turns, if it is valid.
+    """Return ``every_s``, the seconds between two passes of a loop, if it is valid.
 
     Raises:
         InvalidConfig: ``every_s`` is not positive and finite.

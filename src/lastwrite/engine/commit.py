@@ -65,7 +65,7 @@ class _Commit:
 def commit(
     context: Context, partitions: Sequence[RewrittenPartition | FinishedPartition]
 ) -> list[PartitionReport]:
-    """Commit the partitions of a wave. Returns their reports in the same order."""
+    """Commit a wave, the partitions that are processed together. Returns their reports in order."""
     wave = [_Commit(partition) for partition in partitions]
     weights = [sum(part.bytes_written for part in each.partition.written) for each in wave]
     context.progress.stage("commit", sum(weights))

@@ -1,8 +1,8 @@
-"""Stage three, elect: find the shadowed entries in some buckets of one partition.
+"""Stage three, elect: find superseded entries in some buckets of one partition.
 
-A task maps the scratch files with its buckets' entries. It finds the *losers*, the shadowed
-entries, and marks them in the mapped state files of the pieces. A unit has about ``slice_bytes`` of
-entries; a larger bucket is a unit of its own.
+A task maps the scratch files with its buckets' entries. It finds the *losers*, the entries whose
+key has a later write, and marks them in the mapped state files of the pieces. A unit has about
+``slice_bytes`` of entries; a larger bucket is a unit of its own.
 
 A page fault maps 64 KiB of a cached file around the touched byte, and mapped pages count as this
 process's memory. If many short ranges were mapped, they would count many times their size. Short
@@ -87,7 +87,7 @@ class LoserMarker:
 
 
 def elect(marks: LoserMarker, unit: ElectUnit) -> ElectionResult:
-    """Find the winners and losers in the unit's buckets, and add the losers to ``marks``."""
+    """Find each key's last write in the unit's buckets, and add the other records to ``marks``."""
     if not unit.blocks:
         return ElectionResult(unit.partition, 0, {})
     marks.map(unit)
@@ -107,7 +107,7 @@ def tally(
     last_records: Sequence[int],
     losers: Sequence[np.ndarray],
 ) -> ElectionResult:
-    """The result of an election: the number of losers in each piece.
+    """The result of an election: the number of superseded records (losers) in each piece.
 
     ``unit`` is the partition's number and its strategy. The sequences have one item per block: the
     number of the block's piece, the ordinal of the piece's last record, and the block's losers.
@@ -180,7 +180,7 @@ def losers_among(
 ) -> tuple[int, list[np.ndarray]]:
     """Run the election kernel of the strategy.
 
-    Returns the number of winners, and the losers' ordinals by block.
+    Returns the number of last writes (winners), and the ordinals of the other records by block.
     """
     starts = election.first_rows(ends)
     losers: Int64Array = np.zeros(len(starts), dtype=np.int64)

@@ -50,7 +50,10 @@ def take_steps(
     wave: Sequence[PartitionPlan | FinishedPartition],
     timed: Callable[[str], AbstractContextManager[None]],
 ) -> list[RewrittenPartition | FinishedPartition]:
-    """Run scan, elect and rewrite on a wave, one after another. ``timed`` measures each step."""
+    """Run scan, elect and rewrite, one after another, on partitions that are processed together.
+
+    ``timed`` measures each step.
+    """
     with timed("scan"):
         scanned = advance(wave, lambda open: scan_partitions(context, open))
     with timed("elect"):
@@ -60,7 +63,7 @@ def take_steps(
 
 
 def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | FinishedPartition]) -> bool:
-    """Whether the partitions of a wave are small enough for one stage."""
+    """Whether all partitions of a wave are small enough to be processed in one stage."""
     open = [each for each in plans if isinstance(each, PartitionPlan)]
     system, options = context.system, context.options
     if not open or not context.exchange.one_stage_bytes:

@@ -36,7 +36,7 @@ def new_secret() -> bytes:
 def plan_partition(context: Context, folder: str, number: int) -> PartitionPlan | FinishedPartition:
     """Read the partition's bounds and decide whether it is cleaned.
 
-    ``number`` is unique in the wave.
+    ``number`` is unique among the partitions that are processed together.
     """
     started = time.perf_counter()
     name = context.system.name_of(folder)

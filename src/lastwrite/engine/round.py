@@ -101,7 +101,7 @@ def _committed(
 
 
 class _Commits:
-    """Commits one wave at a time in a thread.
+    """Commits waves of partitions in a thread, one wave at a time.
 
     Ctrl-C waits for a running commit, because the locks on the partitions are released when this
     context ends.
@@ -146,7 +146,7 @@ def _planned(
     clock: _StageClock,
     notes: dict[tuple[str, str], OverriddenSetting],
 ) -> Iterator[list[PartitionPlan | FinishedPartition]]:
-    """Yield the planned waves.
+    """Yield waves, lists of planned partitions that are processed together.
 
     Adds each user default that a topic overrides to ``notes``, by topic and setting.
     """

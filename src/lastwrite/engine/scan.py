@@ -296,8 +296,9 @@ class _Scanner:
             self.states = grown
 
     def _flush(self, result: PieceScan) -> None:
-        """Sort the entries by bucket, mark losers if many keys repeat, and pass the block to
-        ``hand_on``.
+        """Sort the entries by bucket, and pass the block to ``hand_on``.
+
+        If many keys repeat, superseded entries are marked and dropped before.
         """
         count, self._filled = self._filled, 0
         if not count:
@@ -367,7 +368,7 @@ class _Scanner:
     ) -> tuple[int, np.ndarray]:
         """Elect in the block's first ``len(ends)`` buckets.
 
-        Returns the number of winners and the losers' ordinals.
+        Returns the number of last writes, and the ordinals of the other entries.
         """
         winners, losers = losers_among(
             [rows.ctypes.data],

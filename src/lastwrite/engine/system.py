@@ -316,8 +316,9 @@ class LogStore(ABC):
         """
 
     def untouched(self, folders: Sequence[str], to: str | None, /) -> list[UntouchedFile]:
-        """The files beside the logs in ``folders`` that a round does not change. With ``to``, the
-        files that the copy does not have. Archives have no such files.
+        """The files next to the logs in ``folders``, which a round leaves unchanged.
+
+        With ``to``, the files that the copy does not have. Archives have no such files.
 
         Raises:
             LogError: a folder cannot be listed.

@@ -91,7 +91,7 @@ def _scan_unit(
 
 
 def elect_and_mark(units: Sequence[ElectUnit]) -> Iterator[ElectionResult | FailedUnit[ElectUnit]]:
-    """Run the elections of the units, and mark the losers in the state files."""
+    """Run the elections of the units, and mark superseded records in the state files."""
     if units:
         with closing(LoserMarker(units[0].limits)) as marks:
             found = list(each(partial(elect, marks))(units))

@@ -176,10 +176,7 @@ class OwnSpark:
     """A Spark that Lastwrite starts at once. The first use waits for it, and ``close`` ends it."""
 
     def __init__(self, master: str, conf: Mapping[str, str], system: str | None = None) -> None:
-        """``system`` is the system whose logs will be compacted.
-
-        None means that no logs are compacted.
-        """
+        """Start Spark for the logs of ``system``. None means that no logs will be compacted."""
         self._master = master
         self._conf = dict(conf)
         self._boot = _take_ahead(system) if _is_plain(master, conf) else None

@@ -180,7 +180,7 @@ def _producers(blocks: Facts) -> tuple[Int64Array, int]:
 
 @njit(cache=True, nogil=True)
 def _decide(facts, slots, verdicts, deciding, transactions, filled, gone, left):
-    """Process ``facts`` from the last to the first.
+    """Process ``facts``, the rows on batches, from the last to the first.
 
     ``verdicts`` and ``deciding`` have a row for each producer: the kind of the last marker that was
     read, and its row in ``transactions``. The rows of ``transactions`` are filled in descending

@@ -85,7 +85,7 @@ def pairs(proof: Proof, question: Question) -> list[Pair]:
 
 
 def scratch_parent(runner: Runner, is_needed: bool) -> str | None:
-    """The folder for the scratch files with rows and facts.
+    """The folder for the scratch files of a verification.
 
     ``""`` means the operating system's temporary folder. None means that there is no shared folder,
     and that none is needed.

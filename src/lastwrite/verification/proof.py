@@ -103,8 +103,9 @@ class Proof(ABC):
     def check_beside(
         self, question: Question, found: list[PartitionVerification], means: ProofTools
     ) -> StoreVerification | None:
-        """Check the files beside the logs. May add problems to ``found``. Returns None if the
-        system has no such files.
+        """Check the system's files that are not part of a log.
+
+        May add problems to ``found``. Returns None if the system has no such files.
         """
         return None
 

@@ -178,7 +178,9 @@ def elect(
     keys,
     has_groups=False,
 ):
-    """Find the losers in some buckets of one partition, and return the number of winners.
+    """Find the losers in some buckets: entries whose key has a later write.
+
+    Returns the number of winners, the other entries.
 
     ``rows_at[k]`` is the address of block ``k``'s entries in these buckets. An entry has
     ``columns`` words. ``ends[k, b]`` is the end of bucket ``b`` in block ``k``, in rows from that

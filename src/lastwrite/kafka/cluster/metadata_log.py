@@ -113,7 +113,7 @@ def cluster_topics(folder: str) -> dict[str, ClusterTopic]:
 
 
 def broker_addresses(folder: str) -> dict[int, str]:
-    """``HOST:PORT`` of each broker, by node id, from its last registration.
+    """The address of each broker (``HOST:PORT``), by node id, from its last registration.
 
     This is the broker's PLAINTEXT listener if it has one, or else its first listener.
 

@@ -166,7 +166,7 @@ def gather(
 
 
 def with_properties(records: RecordColumns) -> RecordColumns:
-    """``records`` with the messages' properties added as headers.
+    """A copy of ``records`` with the messages' properties added as headers.
 
     Raises:
         CorruptLog: a property is not a pair of texts.
@@ -190,7 +190,7 @@ def _with_keys(data: ByteArray, rows: Int64Array, which: npt.NDArray[np.int64]) 
 
 @njit(cache=True, nogil=True)
 def _facts(data, at, end, tags):
-    """Read facts from a message's metadata, which the caller has validated.
+    """Read a message's metadata, which the caller has validated.
 
     Returns whether the key is Base64, whether the value is null, and the number of properties.
     """

@@ -65,7 +65,7 @@ _made: dict[tuple[str, int, int], LedgerSurvey] = {}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LedgerSurvey:
-    """The survey of a raw ledger: its counts, its runs and its marks.
+    """The counts of a raw ledger, and the runs of its entries that are not plain messages.
 
     ``runs`` has ascending rows of first entry, last entry, kind, and transaction number (-1 outside
     of transactions). Entries in no run are plain messages. ``marks`` has rows of an entry and its

@@ -65,9 +65,10 @@ def read_topic(folder: str, spend: Spend | None = None) -> PartitionLog:
 
 
 def log_of(topic: TopicFolder, spend: Spend | None = None) -> PartitionLog:
-    """The log of a listed topic. ``spend`` is called with the bytes that surveys read.
+    """The log of a listed topic.
 
-    If this process has locked the topic, the surveys are stored beside their ledgers.
+    The metadata of a ledger without stored counts are read once. ``spend`` is called with the bytes
+    read. If this process has locked the topic, the new counts are stored next to the ledger.
     """
     return _TopicLogBuilder(topic, spend or free).log()
 

@@ -54,7 +54,7 @@ def is_dledger_data(folder: str) -> bool:
 
 
 def without_dledger_header(data: bytes) -> bytes:
-    """``data`` without the DLedger header at its start, if it has one."""
+    """The bytes ``data`` without a DLedger header at the start."""
     if len(data) < DLEDGER_HEADER_BYTES:
         return data
     magic, size, body = (int.from_bytes(data[at : at + 4], "big") for at in (0, 4, 44))

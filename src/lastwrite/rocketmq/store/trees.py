@@ -224,7 +224,7 @@ def _log_files(folder: str) -> list[str]:
 
 
 def _above(root: str, folder: str) -> list[str]:
-    """``folder`` and its parents below ``root``, the highest first."""
+    """The folders from below ``root`` down to ``folder``, the highest first."""
     found: list[str] = []
     while len(folder) > len(root):
         found.append(folder)

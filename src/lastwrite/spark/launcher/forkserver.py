@@ -51,7 +51,9 @@ class ForkServer:
     """
 
     def __init__(self, folder: Path) -> None:
-        """``folder`` belongs to this run. ``can_listen`` checks that its path is short enough."""
+        """Create the handle with ``folder``, a folder of this run whose path ``can_listen``
+        accepts.
+        """
         self.address = str(folder / "forkserver")
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.address)
