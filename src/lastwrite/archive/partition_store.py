@@ -271,7 +271,10 @@ class PartitionStore:
         return self.key(f"{ROUNDS}{id}.json")
 
     def expired(self, seen: VersionedManifest, now_ms: int, grace_ms: int) -> list[Unused]:
-        """The objects that have been unused for ``grace_ms``. A reader may have pinned them."""
+        """The objects that have been unused for ``grace_ms``.
+
+        Readers of an earlier manifest may still need (pin) some of them.
+        """
         return [
             each
             for each in seen.manifest.unused

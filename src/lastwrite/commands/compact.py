@@ -563,7 +563,10 @@ def _note_quarantine(
     in_place: bool,
     progress: Progress,
 ) -> None:
-    """Report the partitions that the cleaner has quarantined. Release those that were cleaned."""
+    """Report the partitions that the cleaner has quarantined.
+
+    Release the partitions that were cleaned.
+    """
     by_root: dict[str, dict[TopicPartition, PartitionReport]] = {}
     for folder, each in zip(folders, report.partitions, strict=True):
         by_root.setdefault(system.root_of(folder), {})[each.name] = each

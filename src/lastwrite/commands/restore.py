@@ -343,8 +343,8 @@ def _choose(
 def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object]) -> tuple[int, int]:
     """The size of a log file and of an index file, in bytes.
 
-    The sizes are taken from this queue's files. Without files, they are taken from another queue's
-    files, and without those from the settings.
+    The sizes are taken from this queue's files. If the queue has no files, they are taken from
+    another queue's files, or else from the settings.
     """
     found = []
     for part in (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX):

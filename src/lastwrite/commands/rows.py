@@ -105,7 +105,7 @@ def frame_of(spark: SparkSession, units: Sequence[RowUnit], rows: DecodedRows) -
 
 
 def planned_rows(unit: RowUnit) -> Iterator[pa.RecordBatch]:
-    """The rows of a unit. Its query may have been planned long before this call.
+    """The rows of a unit. The unit's query may have been planned long before this call.
 
     Raises:
         CommitConflict: after the query was planned, the segment was replaced or deleted. Other

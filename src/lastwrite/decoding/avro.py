@@ -350,7 +350,10 @@ def _matches(writer: AvroType, reader: AvroType) -> bool:
 
 
 def _chosen(writer: AvroType, branches: list[AvroType]) -> AvroType:
-    """The reader's branch for values of ``writer``: of the same type, or else the first match."""
+    """The branch of the reader's union for values of ``writer``.
+
+    This is the branch of the same type, or else the first branch that can read the values.
+    """
     fitting = [each for each in branches if _matches(writer, each)]
     own = [each for each in fitting if each.type == writer.type]
     if not fitting:

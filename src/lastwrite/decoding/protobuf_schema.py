@@ -182,7 +182,10 @@ class _Shapes:
 
 
 def symbols_of(enum: Any) -> dict[int, str]:
-    """The symbols of an enum by number, in declared order; one symbol, the first, per number."""
+    """The symbols of an enum by number, in declared order.
+
+    If several symbols have the same number, the first is used.
+    """
     found: dict[int, str] = {}
     for each in enum.values:
         found.setdefault(each.number, each.name)

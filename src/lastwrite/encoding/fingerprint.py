@@ -42,7 +42,7 @@ def _spread(value):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def fingerprint(data, at, length, secret):
-    """The two uint64 lanes of the key ``data[at:at + length]``; the first is never 0.
+    """The fingerprint of the key ``data[at:at + length]``, two uint64. The first is never 0.
 
     ``data`` is an array of bytes or an address.
     """

@@ -242,7 +242,7 @@ class _Code:
 
 
 def _kind(value: Any) -> Any:
-    """The type of an argument, as far as Numba distinguishes types.
+    """The type of an argument, with the distinctions that Numba makes.
 
     Raises:
         _NotCached: only Numba supports the type.

@@ -161,7 +161,10 @@ def _for_all(
     work: Callable[[list[T]], Sequence[Exception | None]],
     some: Sequence[tuple[_Commit, T]],
 ) -> None:
-    """Call ``work`` with the values of all partitions. Each returned error fails its partition."""
+    """Call ``work`` with the values of all partitions.
+
+    A partition fails if its result is an error.
+    """
     for (each, _), error in zip(some, work([value for _, value in some]), strict=True):
         if error is not None:
             each.fail(system, error)

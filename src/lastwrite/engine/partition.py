@@ -58,7 +58,7 @@ class ScannedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectedPartition:
-    """A partition with the number of shadowed records in each of its pieces."""
+    """A partition with the number of superseded records in each of its pieces."""
 
     plan: PartitionPlan
     report: PartitionReport

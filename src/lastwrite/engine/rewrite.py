@@ -169,9 +169,9 @@ class _Rewriter:
         states: ByteArray,
         rows: Int64Array,
     ) -> None:
-        """Add a chunk's surviving records to ``left``.
+        """Add a chunk's surviving records to ``self.rest``.
 
-        ``rows`` describes the batches that were written.
+        ``rows`` describes the written batches.
         """
         left, kept = self.rest, int(np.count_nonzero(keep))
         if len(rows):

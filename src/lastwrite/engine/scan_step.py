@@ -36,7 +36,10 @@ _LEAST_TASK_BYTES = 8 << 20
 def scan_partitions(
     context: Context, plans: Sequence[PartitionPlan]
 ) -> list[ScannedPartition | FinishedPartition]:
-    """Scan partitions. Finishes those that are damaged or have too many records without a key."""
+    """Scan partitions.
+
+    Finishes damaged partitions, and those with too many records without a key.
+    """
     wave = scan_pieces(context, plans)
     return advance(wave, lambda open: [_count_records(context, each) for each in open])
 
@@ -138,8 +141,7 @@ def scan_unit(context: Context, plan: PartitionPlan, pieces: Sequence[ScanRange]
 def policy_of(policy: Policy, pieces: Sequence[ScanRange]) -> Policy:
     """The policy for a unit of work.
 
-    Of the producers, it contains only those whose last batch is in ``pieces``. This keeps units
-    small.
+    It contains only the producers whose last batch is in ``pieces``. This keeps units small.
     """
     # ``pieces`` is empty for a group of empty segments
     if not pieces or not len(policy.last_offsets):
@@ -153,7 +155,10 @@ def policy_of(policy: Policy, pieces: Sequence[ScanRange]) -> Policy:
 def _scanned(
     plan: PartitionPlan, scans: Sequence[PieceScan], error: Exception | None, remedy: str
 ) -> ScannedPartition | FinishedPartition:
-    """The partition with its scans; finished if a piece is damaged or has an unsupported format."""
+    """The partition with its scan results.
+
+    It is finished instead if a piece is damaged or has an unsupported format.
+    """
     problems = [*_falling_offsets(plan.pieces, scans, remedy)]
     problems += [scan.problem for scan in scans if scan.problem is not None]
     damage = [problem for problem in problems if problem.kind is ProblemKind.DAMAGED]

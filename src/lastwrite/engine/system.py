@@ -145,7 +145,7 @@ class SegmentAppender(Protocol):
 class CommitPlan:
     """The new content of a log or of its copy.
 
-    It is ``log`` with ``outputs`` in place of ``sources``.
+    The segments ``outputs`` replace the segments ``sources`` of ``log``.
     """
 
     log: PartitionLog
@@ -363,7 +363,7 @@ class LogStore(ABC):
     def record(self, root: str, first_dirty: Mapping[TopicPartition, int], /) -> None:
         """Write the checkpoint of ``root`` for all partitions in ``first_dirty`` at once.
 
-        By default nothing: ``swap`` has stored the first dirty offsets.
+        Does nothing by default: ``swap`` has stored the first dirty offsets.
         """
         return None
 

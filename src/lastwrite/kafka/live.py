@@ -120,10 +120,11 @@ class PartitionSyncState:
 
 
 class KafkaSyncContext:
-    """Fetches partitions. Keeps the state that all partitions, or all polls of a follower, share.
+    """Fetches partitions, and keeps the state that they share.
 
-    ``levels`` contains the state of each fetched partition. A partition is not fetched again while
-    its state is unchanged. ``ends`` contains the last known high watermarks.
+    A follower's polls share the state, too. ``levels`` contains the state of each fetched
+    partition. A partition is not fetched again while its state is unchanged. ``ends`` contains the
+    last known high watermarks.
     """
 
     def __init__(

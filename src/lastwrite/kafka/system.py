@@ -195,7 +195,10 @@ class KafkaSystem(System):
         return last[2]
 
     def _topic_metadata(self, folder: str) -> tuple[TopicMetadata | None, Hashable]:
-        """The metadata of a partition's topic, or None, and a value that changes with it."""
+        """The metadata of a partition's topic, or None.
+
+        Also a value that changes with the metadata.
+        """
         if archived.is_archived(folder):
             known = self._rounds.metadata_of(folder)
             return None if known is None else known.to_topic_metadata(), repr(known)

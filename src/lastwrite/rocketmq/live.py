@@ -277,7 +277,7 @@ class QueueSyncState:
 
 
 class RocketmqSyncContext:
-    """The state that the queues of one fetch share, and with ``follows`` all polls.
+    """The state that all queues of a fetch share. With ``follows``, all polls share it.
 
     ``levels`` has the state of each fetched queue; an unchanged queue is not fetched again.
     ``ends`` has the end offset of each queue at the last request.

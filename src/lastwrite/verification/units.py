@@ -105,7 +105,7 @@ class ContentsUnit:
 
 @dataclass(slots=True)
 class PieceContents:
-    """The result of reading one piece: its counts, rows, facts and problems."""
+    """The result of reading one piece: its counts, problems and rows, and its rows on batches."""
 
     partition: int
     is_after: bool

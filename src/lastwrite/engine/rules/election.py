@@ -74,7 +74,10 @@ def bucket_bits(entries: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _begin_buckets(entries, count, bits, ends):
-    """Write the start of each bucket to ``ends``. Returns the shift from a lane to its bucket."""
+    """Write the start of each bucket to ``ends``.
+
+    Returns the number of bits by which a fingerprint word is shifted to get its bucket.
+    """
     buckets = 1 << bits
     shift = np.uint64(63 - bits)
     for b in range(buckets):
@@ -352,7 +355,9 @@ def _same_key(key_at, keys, i, j):
 
 @njit(cache=True, nogil=True)
 def drop_losers(rows, ends, states):
-    """Move the winners among a block's ``rows`` to the front. Returns the number of winners.
+    """Move the last writes (winners) among a block's ``rows`` to the front.
+
+    Returns the number of winners.
 
     Losers have the state SHADOWED in ``states``. ``ends`` is updated.
     """

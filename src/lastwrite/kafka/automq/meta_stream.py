@@ -60,7 +60,10 @@ class SegmentMeta(msgspec.Struct, frozen=True):
 
 
 class LogMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """The value of ``LOG``: stream ids by name, -1 before the first record; and all segments."""
+    """The value of ``LOG``: the stream ids by name, and all segments.
+
+    The id of a stream is -1 before its first record.
+    """
 
     stream_map: dict[str, int]
     segment_metas: list[SegmentMeta]

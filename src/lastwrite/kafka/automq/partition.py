@@ -10,10 +10,10 @@ from lastwrite.model.log import AbortedTransaction, Problem, TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """Consecutive stream records of one stream, side by side in one object.
+    """Consecutive stream records of one stream, stored without gaps in one object.
 
-    A *stream* offset counts in the stream, a Kafka offset in the partition. Of the records, only
-    those between ``first`` and ``stop`` belong to the segment.
+    A *stream* offset counts in the stream, a Kafka offset in the partition. Only the records
+    between ``first`` and ``stop`` belong to the segment.
     """
 
     key: str  # the object's key in the bucket; empty: the file of write-ahead objects
@@ -42,9 +42,9 @@ class StoredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutomqSegment:
-    """A segment of the partition's log: the runs whose payloads, one after another, are its file.
+    """A segment of the partition's log. Its file has the payloads of its runs, one after another.
 
-    ``end_offset`` is the end of the segment's slice. The next segment may begin after it.
+    ``end_offset`` is the end of the segment's slice. The next segment may begin after that offset.
     """
 
     base_offset: int

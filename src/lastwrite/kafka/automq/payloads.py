@@ -1,6 +1,6 @@
 """The payloads of a run of stream records.
 
-A segment's file is the concatenation of the payloads of its runs, each of which has whole batches.
+A segment's file is the concatenation of the payloads of its runs. Each payload has whole batches.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class AutomqSource:
         return self.image.topics[topic]
 
     def unknown_streams(self) -> int:
-        """The number of streams in objects read so far that the metadata log does not have."""
+        """The number of streams that objects read so far contain, but the metadata log does not."""
         seen = {
             int(each)
             for index in self.objects.read_indexes

@@ -52,7 +52,7 @@ class Footer(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """An index entry: a run of data blocks of one stream, side by side."""
+    """An index entry: a run of data blocks of one stream, stored without gaps."""
 
     # fmt: off
     #                                    offset  type

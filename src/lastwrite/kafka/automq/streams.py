@@ -23,7 +23,7 @@ _ONE_BLOCK_BYTES = 1 << 20  # compaction joins runs up to this size
 
 
 class StreamRun(NamedTuple):
-    """Consecutive stream records of one stream, side by side in one object."""
+    """Consecutive stream records of one stream, stored without gaps in one object."""
 
     key: str  # empty for the file of write-ahead objects
     position: int
@@ -119,7 +119,7 @@ def read_stream(
 
 
 def _is_owed(image: ClusterImage, stream_id: int, end_offset: int) -> bool:
-    """Whether a node has still to upload the offsets from ``end_offset`` on."""
+    """Whether a node has not uploaded the offsets from ``end_offset`` on yet."""
     return any(
         owed[0] <= end_offset < owed[1]
         for (_, stream), owed in image.owed.items()

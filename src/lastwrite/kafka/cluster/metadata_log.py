@@ -181,10 +181,7 @@ def _decode_placement(value: bytes) -> tuple[int, dict[str, Any]] | None:
 
 
 def state(folder: str) -> tuple[tuple[str, FileState], ...]:
-    """A value that changes with the metadata log's files.
-
-    If it is unchanged, so are the settings.
-    """
+    """A value that changes with the metadata log's files. Equal values mean equal settings."""
     if not os.path.isdir(folder):
         return ()
     with os.scandir(folder) as entries:

@@ -99,7 +99,10 @@ class BatchEncoder:
 
 
 def _encoded_bounds(parts: Int64Array, headers: Int64Array, header_ends: Int64Array) -> Int64Array:
-    """Upper bounds in bytes of the encoded records before each row. The last is for all records."""
+    """For each row, an upper bound of the encoded bytes of all records before the row.
+
+    The last element is for all records.
+    """
     inside = np.maximum(headers[1], 0) + np.maximum(headers[3], 0) + encoder_kernels.HEADER_ROOM
     of_headers = np.zeros(headers.shape[1] + 1, np.int64)
     np.cumsum(inside, out=of_headers[1:])

@@ -187,9 +187,7 @@ class RecoveryProblems:
         self._is_end_reported = True
 
     def missing_at_end(self, last: Segment | None, end_offset: int) -> None:
-        """Report records lost after the log's end, if other files of the broker are evidence of
-        them.
-        """
+        """Report records lost after the log's end, if other files of the broker show the loss."""
         witness = self._furthest
         if witness.end_offset <= end_offset or self._is_end_reported:
             return

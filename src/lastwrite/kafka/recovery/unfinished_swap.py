@@ -86,7 +86,10 @@ def encode_intents(intents: Mapping[str, Intent]) -> bytes:
 
 
 def decode_intent(text: bytes, folder_name: str) -> Intent | None:
-    """Decode one folder's intent from a note. None if a crash left the note incomplete."""
+    """Decode the planned commit of one folder from a note.
+
+    None if a crash left the note incomplete.
+    """
     try:
         fields = json.loads(text)
         version = fields["version"]
@@ -186,7 +189,7 @@ def _offset(name: str) -> int:
 
 
 def _read_intent(folder: str, notes: list[str]) -> tuple[Intent | None, bool]:
-    """The intent in the first complete note, and whether the note's name contains ``decided``."""
+    """The planned commit in the first complete note, and whether its name contains ``decided``."""
     for name in notes:
         with open(os.path.join(folder, name), "rb") as file:
             intent = decode_intent(file.read(), os.path.basename(os.path.abspath(folder)))

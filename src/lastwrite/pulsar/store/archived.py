@@ -130,7 +130,10 @@ class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def to_manifest(self, topic: str) -> CompactionManifest:
-        """Convert to the manifest of a topic folder. Its object is the first part's object."""
+        """Convert to the manifest of a topic folder.
+
+        The manifest names the object of the first part.
+        """
         return CompactionManifest(
             topic=topic,
             ledger=self.ledger,

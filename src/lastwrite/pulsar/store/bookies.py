@@ -178,7 +178,10 @@ class BookieFolders:
         return BookieLedger(ledger, chosen, confirmed, damage, lost)
 
     def _damage(self, ledger: int, chosen: Rows, broken: Rows) -> Iterator[Problem]:
-        """Problems for the copies with a wrong digest. Beyond a few, they are only counted."""
+        """Problems for the copies with a wrong digest.
+
+        Only the first few are listed, all are counted.
+        """
         if len(broken) and not len(chosen):
             yield self._problem(
                 ProblemKind.DAMAGED,

@@ -322,7 +322,7 @@ class Mirror:
             files.fsync_dir(self.folder)
 
     def is_published(self, ledger: int, horizon: Position) -> None:
-        """Set the compacted ledger's number and horizon in the manifest to those in the cluster."""
+        """Set the compacted ledger's number and horizon in the manifest to the cluster's values."""
         known = read_manifest(self.folder)
         if known is None or (known.ledger, known.horizon) == (ledger, horizon):
             return

@@ -317,7 +317,7 @@ class _StoreInspection:
         return self.queues[name]
 
     def _note(self, problem: Problem, name: TopicPartition | None = None) -> None:
-        """Add a problem, only once, to the queue ``name``. None means to the store."""
+        """Add a problem to the queue ``name``, unless it was added before. None means the store."""
         found = None if name is None else self._of(name)
         mark = (problem.path, problem.position, problem.message)
         if mark in self.seen:

@@ -57,7 +57,7 @@ def missing_files(root: str | None, log: MappedLog, place: str) -> Iterator[Prob
 def _references(root: str) -> Iterator[tuple[str, int, str]]:
     """The references to records in other files.
 
-    Each has the file's path, the record's address, and words that describe the reference.
+    A reference has the file's path, the record's address, and words that describe the reference.
     """
     for part in (StoreFolder.CONSUME_QUEUE, StoreFolder.BATCH_QUEUE):
         for name in reading.list_queues(root, part):

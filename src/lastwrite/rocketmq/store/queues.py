@@ -279,7 +279,7 @@ def _unit_at(file: _Index, row: int) -> BatchUnit | None:
 
 
 def read_queue(folder: str) -> PartitionLog:
-    """List one queue of a store: its files, the end of the records in each, bounds and problems.
+    """List one queue of a store: its files, where their records end, its bounds and problems.
 
     The checkpoint is the offset after the queue's position in ``position-checkpoint``.
 

@@ -51,8 +51,9 @@ class ForkServer:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Create the handle with ``folder``, a folder of this run whose path ``can_listen``
-        accepts.
+        """Create the handle.
+
+        ``can_listen`` has accepted the path of ``folder``, a folder of this run.
         """
         self.address = str(folder / "forkserver")
         self._listener = socket.socket(socket.AF_UNIX)
