@@ -96,7 +96,7 @@ class LogError(Exception):
     def located(self, path: str, shift: int = 0) -> LogError:
         """A copy of the error that names the file ``path``.
 
-        Its position is increased by ``shift`` bytes.
+        The error's position is increased by ``shift`` bytes.
         """
         at = None if self.at is None else self.at + shift
         return type(self)(self.problem, at, self.path or path, self.remedy)

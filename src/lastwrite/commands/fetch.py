@@ -249,7 +249,8 @@ def _reject_nothing_at(folder: str) -> None:
 def _system_at(source: str) -> str | None:
     """The system of the logs at ``source``, Kafka or RocketMQ.
 
-    Returns None for any other folder. It may have ledgers of Pulsar, whose files can have any name.
+    Returns None for any other folder. Such a folder may have ledgers of Pulsar, whose files can
+    have any name.
 
     Raises:
         NotALog: a RocketMQ store has no compaction log.

@@ -65,7 +65,7 @@ def table(
 
     Args:
         path: a Kafka log root, a RocketMQ store or a Pulsar archive; or an archive of any system,
-            in a folder or a bucket. It must contain the whole topic.
+            in a folder or a bucket. The path must contain the whole topic.
         topic: the name of the topic; not needed if there is only one.
         memory: memory limit, in bytes or as ``512m``. A larger index uses scratch files.
         system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.

@@ -1,8 +1,9 @@
 """Store the machine code of kernels, and call it without Numba.
 
 Numba's own cache requires Numba to be loaded, but the compiled code does not. A kernel's arguments
-are numbers and arrays, and its results are numbers. It calls only other kernels, which are compiled
-into it. Its code is therefore a few kilobytes, which LLVM's loader loads in a millisecond.
+are numbers and arrays, and its results are numbers. A kernel calls only other kernels, which are
+compiled into its code. The code is therefore a few kilobytes, which LLVM's loader loads in a
+millisecond.
 
 An array is passed in Numba's form: reference counter (null, because the caller keeps the array
 alive), owner, number of items, item size, data address, shape and strides. A short function that

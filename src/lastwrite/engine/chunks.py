@@ -1,8 +1,8 @@
 """Read a piece of a log in chunks of complete batches.
 
 A worker reads into one buffer repeatedly, so that a chunk is still in the processor's cache when
-its records are visited. The buffer grows only for a batch that is larger than the buffer. It does
-not grow for a damaged length that reaches beyond the piece.
+its records are visited. The buffer grows only for a batch that is larger than the buffer. The
+buffer does not grow for a damaged length that reaches beyond the piece.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ def account_retention(
 ) -> None:
     """Add the effect of retention to the report of a round that made ``replacements``.
 
-    ``records`` has the record count of each segment of ``log`` before the round. It is empty if
-    there was no round.
+    ``records`` has the record count of each segment of ``log`` before the round. ``records`` is
+    empty if there was no round.
     """
     report.log_start_before, report.log_start_after = log.log_start, retention.log_start
     if not retention.segments:

@@ -49,7 +49,7 @@ _LEAST_SAMPLED = 4096
 
 
 class EntryBlock(NamedTuple):
-    """Entries of one piece, sorted by bucket. It is valid until the next block is filled."""
+    """Entries of one piece, sorted by bucket. A block is valid until the next block is filled."""
 
     piece: int
     rows: UInt64Array

@@ -292,7 +292,7 @@ class LogStore(ABC):
     def aborted_by_log(self, log: PartitionLog, /) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions of a log according to its markers.
 
-        They are used if the log's transaction index is wrong.
+        The engine uses them if the log's transaction index is wrong.
         """
         return log.aborted
 

@@ -202,7 +202,7 @@ class PartitionLog:
     def closed_end(self) -> int:
         """The end offset of the closed segments.
 
-        It is the base offset of the active segment, or the log's end.
+        This is the base offset of the active segment, or the log's end.
         """
         if not self.is_closed and self.segments:
             return self.segments[-1].base_offset

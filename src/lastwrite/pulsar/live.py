@@ -382,7 +382,7 @@ class _Live:
     ) -> None:
         """Refuse an archive of an earlier topic with this name.
 
-        Its deleted messages would reappear.
+        The deleted messages of that topic would reappear.
         """
         known = {each.ledger for each in info.ledgers}
         for ledger in mirror.raw_ledgers:

@@ -239,7 +239,7 @@ class LastWrites:
     ) -> PlaceIndex:
         """An index of the last writes in these ranges of segments.
 
-        It also has the entries of ``kept`` whose segments still exist.
+        The index also has the entries of ``kept`` whose segments still exist.
         """
         builder = PlaceIndexBuilder(self._sources, self._memory // 4)
         try:

@@ -40,8 +40,8 @@ class ClusterFiles:
     def features(self) -> ClusterState:
         """The cluster's state as it was last read, which has the features.
 
-        It is not read again, because every connection requests the features. Without a readable
-        metadata log there are no features.
+        The state is not read again, because every connection requests the features. Without a
+        readable metadata log there are no features.
         """
         if self._read is None:
             try:

@@ -242,7 +242,7 @@ def _partition(request: ClientRequest, prefix: str, found: ServedPartition) -> A
 def describe_topic_partitions(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """The response with the next topics from the request's cursor on.
 
-    It is limited to a number of partitions.
+    The response is limited to a number of partitions.
     """
     names = sorted({each.name for each in body.topics}) or place.catalog.names()
     wrong = body.cursor is not None and (

@@ -71,7 +71,10 @@ class Offsets:
 
     @property
     def unread(self) -> list[str]:
-        """A message for each unreadable record of the log. Its committed offset is lost."""
+        """A message for each unreadable record of the log.
+
+        The committed offset in such a record is lost.
+        """
         return [
             f"the record at offset {each.offset}, a commit of group {each.group or '?'}, cannot "
             f"be read: {each.reason}. {UNREAD_REMEDY}"

@@ -51,7 +51,9 @@ _ENDINGS = {
 
 
 def reject_as_kafka_source(options: Mapping[str, str], *, is_stream: bool) -> None:
-    """Refuse the options that Kafka's source refuses. Their names must be in lower case.
+    """Refuse the options that Kafka's source refuses.
+
+    The names of the given options must be in lower case.
 
     Raises:
         InvalidConfig: the Kafka source refuses an option.

@@ -94,8 +94,8 @@ class Executors:
         """Wait for the first executor, and for others that start right after it.
 
         Raises:
-            EnvironmentUnfit: no executor started in time, or the cluster ended the application. It
-                does so if executors fail repeatedly.
+            EnvironmentUnfit: no executor started in time, or the cluster ended the application. A
+                cluster does so if executors fail repeatedly.
         """
         count, since = 0, time.monotonic()
         while True:
@@ -121,8 +121,8 @@ def worker_count(spark: SparkProvider, progress: Progress) -> tuple[int, int]:
 
     In local mode both are equal.
 
-    On a cluster, Spark reports 2 until an executor has started, so this function waits for one. It
-    does not wait with dynamic allocation, where the first job may start the executors.
+    On a cluster, Spark reports 2 until an executor has started, so this function waits for one. The
+    function does not wait with dynamic allocation, where the first job may start the executors.
 
     Raises:
         EnvironmentUnfit: Spark does not start, or the cluster starts no executor.

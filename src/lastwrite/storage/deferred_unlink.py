@@ -2,8 +2,8 @@
 
 The kernel frees a file's blocks and cached pages when the last handle is closed. The close call
 takes 0.2 s per GiB, and another 1 ms per file if the disk discards free blocks. A file is therefore
-kept open while it is unlinked, and a thread closes it. It is closed at the latest when the process
-ends.
+kept open while it is unlinked, and a thread closes it. The file is closed at the latest when the
+process ends.
 
 A sync waits for discards that run at the same time, for example 2 s if 1.8 GB are discarded.
 Handles are therefore closed only after pending syncs (``after_syncs``).

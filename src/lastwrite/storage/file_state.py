@@ -32,7 +32,7 @@ class FileState(NamedTuple):
     def is_same_file(self, other: FileState) -> bool:
         """Whether both states have the same device and inode.
 
-        They may still be of different files: the inode of a deleted file can be reused.
+        The states may still be of different files: the inode of a deleted file can be reused.
         """
         return (self.device, self.inode) == (other.device, other.inode)
 

@@ -199,8 +199,8 @@ def write(
 ) -> None:
     """Write ``content`` to a new file, or overwrite the existing one.
 
-    The file is synced unless ``is_synced`` is false. Its owner is set to ``like`` before the first
-    byte is written. None means the calling user.
+    The file is synced unless ``is_synced`` is false. The file's owner is set to ``like`` before the
+    first byte is written. None means the calling user.
     """
     with (
         changing("write", path, "write the file"),

@@ -50,7 +50,10 @@ def mapped(path: str, size_bytes: int | None = None) -> Iterator[ByteArray]:
 
 @contextmanager
 def mapped_for_writing(path: str) -> Iterator[ByteArray]:
-    """A writable memory map of a file. Changes are written to the file. Its size stays the same."""
+    """A writable memory map of a file.
+
+    Changes are written to the file. The file's size stays the same.
+    """
     handle = os.open(path, os.O_RDWR)
     try:
         view = mmap.mmap(handle, 0)

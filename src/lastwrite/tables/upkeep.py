@@ -1,8 +1,8 @@
 """Retention of old heads and files: each run drops old heads, and removes files left over.
 
 A replaced head can be read for five days, as in Iceberg. A file that no readable head refers to
-belongs to a crashed run or a dropped head. It is removed when it is a day old, and only if its name
-has the form that lastwrite generates.
+belongs to a crashed run or a dropped head. Such a file is removed when it is a day old, and only if
+its name has the form that lastwrite generates.
 """
 
 from __future__ import annotations

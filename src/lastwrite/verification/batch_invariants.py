@@ -230,7 +230,7 @@ def owed_batches(
 ) -> Int64Array:
     """The ascending base offsets of the batches that must stay for active producers.
 
-    They are the last batches of these producers.
+    These are the last batches of the producers.
 
     Without a snapshot the batches from the log's start are enough. A producer that wrote nothing
     for ``expiration_ms`` before ``clock_ms`` has expired: none of its batches is needed.

@@ -112,7 +112,7 @@ def partition(entries, count, bits, out, ends):
 def partition_order(entries, count, bits, order, ends):
     """Write the row order that ``partition`` would produce to ``order``.
 
-    It is used for entries with whole keys.
+    This order is used for entries with whole keys.
     """
     shift = _begin_buckets(entries, count, bits, ends)
     for i in range(count):
@@ -150,7 +150,7 @@ def table_slots(entries):
 def first_rows(ends: np.ndarray) -> Int64Array:
     """For each block, the row number of its first entry.
 
-    It is the number of entries in the blocks before it.
+    This is the number of entries in all earlier blocks.
     """
     return np.array([0, *accumulate(ends[:-1, -1].tolist())], dtype=np.int64)
 
@@ -379,7 +379,7 @@ def drop_losers(rows, ends, states):
 def gather(source, starts, lengths, out):
     """Copy byte ranges of ``source`` to ``out``, one after another.
 
-    It is used for whole keys.
+    Used for whole keys.
     """
     at = 0
     for i in range(len(starts)):

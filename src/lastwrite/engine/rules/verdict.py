@@ -151,9 +151,9 @@ def _numbers_of(policy: Policy, file_ms: int) -> np.ndarray:
 def last_held_ms(table: BatchTable, states: ByteArray, policy: Policy) -> int:
     """The latest delete horizon of the tombstones that the policy keeps until readers read them.
 
-    They are in the batches of ``table`` that end beyond ``Policy.held_from``. A horizon that this
-    round stamps counts too. Returns -1 without such a tombstone, and LONG_MAX if one never gets a
-    horizon.
+    These tombstones are in the batches of ``table`` that end beyond ``Policy.held_from``. A horizon
+    that this round stamps counts too. Returns -1 without such a tombstone, and LONG_MAX if one
+    never gets a horizon.
     """
     rows = np.flatnonzero(table["next_offset"] > policy.held_from)
     if not len(rows):

@@ -129,7 +129,8 @@ class BucketObjects:
     """The objects of a cluster in the bucket at ``address``.
 
     Args:
-        lost: keys of objects that are known to be lost. They are damage, and do not vanish.
+        lost: keys of objects that are known to be lost. Such an object is reported as damage, not
+            as vanished.
     """
 
     def __init__(

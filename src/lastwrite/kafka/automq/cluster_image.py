@@ -1,7 +1,8 @@
 """The state of an AutoMQ cluster's streams and objects, by replaying the metadata log.
 
 The rules are those of ``S3StreamsMetadataImage`` and ``S3ObjectsImage``. The end offset of a stream
-is the greatest offset that any record states for it. It never falls while the stream exists.
+is the greatest offset that any record states for it. The end offset never falls while the stream
+exists.
 
 Source: AutoMQ f1ce98ec ``S3StreamsMetadataDelta``, ``S3ObjectsDelta``, ``KVDelta``.
 """

@@ -1,7 +1,7 @@
 """AutoMQ's records in the controllers' metadata log, as tables.
 
-They describe the streams, their ranges, the objects in the bucket, and key-value pairs that lead
-from a partition to its META stream. Records of Kafka that name topics are decoded too.
+These records describe the streams, their ranges, the objects in the bucket, and key-value pairs
+that lead from a partition to its META stream. Records of Kafka that name topics are decoded too.
 
 The value of a key-value pair ``__automq_node/N`` can contain the access keys of a node's
 write-ahead log. ``decode_cluster_record`` drops all values except those of partitions.
@@ -156,7 +156,7 @@ def decode_cluster_record(value: bytes) -> tuple[int, dict[str, Any]] | None:
     """The type and fields of a record about topics, streams, objects or a transaction.
 
     None for all other types. A key-value record has the field ``metaStreams``, a dict of stream ids
-    by ``PartitionKey``, instead of its keys and values. Its other values are dropped.
+    by ``PartitionKey``, instead of its keys and values. Other values of the record are dropped.
 
     Raises:
         UnsupportedFormat: the version of the frame, or of a record that is decoded, is unknown.

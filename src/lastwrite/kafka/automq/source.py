@@ -127,7 +127,7 @@ def _namespace(options: AutomqOptions, image: ClusterImage) -> str:
 class AutomqSource:
     """The partitions of a cluster in one state.
 
-    The file ``wal_path`` has the write-ahead objects. It is deleted with the process.
+    The file ``wal_path`` has the write-ahead objects. The file is deleted when the process ends.
     """
 
     def __init__(

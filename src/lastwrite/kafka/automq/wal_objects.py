@@ -4,8 +4,8 @@
     87654321 size i32, offset i64, CRC of the body i32, CRC of these 20 bytes i32, body
     …
 
-A CRC is CRC-32 without its highest bit. An offset is a position in the node's write-ahead log. It
-counts the bytes of records, and each object begins at a multiple of 64 MiB.
+A CRC is CRC-32 without its highest bit. An offset is a position in the node's write-ahead log. An
+offset counts the bytes of records, and each object begins at a multiple of 64 MiB.
 
 Source: AutoMQ f1ce98ec ``WALObjectHeader``, ``RecordHeader``, ``RecoverIterator``.
 """

@@ -66,10 +66,10 @@ class UnreadCommit(NamedTuple):
 class OffsetCommits:
     """The committed offsets in ``__consumer_offsets``, built by applying its batches in order.
 
-    ``offsets`` has the committed offset of each group in each partition. ``deleted`` has the
-    groups and partitions whose offset expired or was deleted. ``unread`` has the newest record of
-    each key, if it cannot be decoded. Its group and partition are then neither in ``offsets`` nor
-    in ``deleted``.
+    ``offsets`` has the committed offset of each group in each partition. ``deleted`` has the groups
+    and partitions whose offset expired or was deleted. ``unread`` has the newest record of each
+    key, if it cannot be decoded. The group and partition of such a record are neither in
+    ``offsets`` nor in ``deleted``.
     """
 
     def __init__(self) -> None:

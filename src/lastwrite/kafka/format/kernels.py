@@ -431,8 +431,8 @@ def seal(
 ):
     """Write the header and the checksum of the rebuilt batch ``out[at:end]``.
 
-    Its records must already be there. Fields that compaction does not change are copied from the
-    old header.
+    The batch's records must be in ``out`` already. Fields that compaction does not change are
+    copied from the old header.
     """
     copy_bytes(out, at, header, header_at, HEADER_BYTES)
     store64(out, at, swap64(np.uint64(base_offset)))

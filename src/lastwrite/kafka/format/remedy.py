@@ -1,8 +1,8 @@
 """Instructions for the user of a damaged Kafka partition. Following them never loses data.
 
-They never restore a single file from another replica. Replicas roll and clean their segments at
-different offsets and times, so another replica's file would cause gaps or duplicates. Nor do they
-delete a file that another replica or a copy may still need.
+The instructions never restore a single file from another replica. Replicas roll and clean their
+segments at different offsets and times, so another replica's file would cause gaps or duplicates.
+Nor do they delete a file that another replica or a copy may still need.
 
 Source: Kafka 4.4 ``LogLoader`` (what a broker truncates and rebuilds at start),
 ``UnifiedLog.roll``.

@@ -39,7 +39,7 @@ _MAX_I64 = (1 << 63) - 1
 class LeaderEpoch(NamedTuple):
     """A leader epoch and its first offset, ``start_offset``.
 
-    It ends where the next epoch starts.
+    The epoch ends where the next epoch starts.
     """
 
     epoch: int

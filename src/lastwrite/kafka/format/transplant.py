@@ -55,7 +55,8 @@ class Transplant:
 
     Args:
         end_offset: records from this offset on are dropped, also from a batch that spans it.
-        open_from: first offsets of open transactions by producer id. Their records are dropped.
+        open_from: first offsets of open transactions by producer id. Records of these transactions
+            are dropped.
         aborted: the aborted transactions, if the log comes from another cluster. None means that
             the cluster is the same, and producers stay.
         leader_epoch: the leader epoch to set in every batch. None leaves it unchanged.

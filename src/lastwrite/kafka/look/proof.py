@@ -274,7 +274,7 @@ class KafkaIndexProof:
 
         ``largest`` is the segment's largest timestamp. None means that the segment may still grow.
 
-        An entry with an offset beyond the end is evidence of lost records. Its remedy is therefore
+        An entry with an offset beyond the end is evidence of lost records. The remedy is therefore
         to restore the segment, not to rebuild the index.
         """
         self._report_offset_entry(

@@ -163,9 +163,8 @@ def hidden_from_time_entry(
 ) -> BadIndexEntry | None:
     """The first time index entry with an offset of at least ``next_offset - 1``, if it is wrong.
 
-    It is wrong if its timestamp is below ``reached``.
-
-    ``reached`` is the largest timestamp of the records below ``next_offset``.
+    The entry is wrong if its timestamp is below ``reached``, the largest timestamp of the records
+    below ``next_offset``.
     """
     row = int(np.searchsorted(offsets, next_offset - 1))
     if row < len(times) and int(times[row]) < reached:

@@ -103,7 +103,10 @@ def decode_intent(text: bytes, folder_name: str) -> Intent | None:
 
 @dataclass(frozen=True, slots=True)
 class CrashState:
-    """The recovery steps for a folder after a crash. They leave only files of the log."""
+    """The recovery steps for a folder after a crash.
+
+    After these steps, the folder has only files of the log.
+    """
 
     doomed: tuple[str, ...]  # files to remove, in this order
     renames: tuple[tuple[str, str], ...]  # (old name, new name), in this order, after the removals
@@ -235,7 +238,7 @@ def _replaced(intent: Intent, present: set[str]) -> list[tuple[int, str]]:
 def finish_swap(folder: str, intent: Intent) -> Steps:
     """The steps that finish a commit after every new file is a ``.swap``.
 
-    They can be repeated after a crash at any point. The note stays, and the old files get the
+    The steps can be repeated after a crash at any point. The note stays, and the old files get the
     suffix ``.deleted``. After a crash before the checkpoint is written or ``remove_leftovers`` has
     run, recovery finishes the commit.
     """

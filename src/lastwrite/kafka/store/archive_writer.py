@@ -191,7 +191,7 @@ class KafkaArchiveWriter:
     def append(self, data: ByteArray, table: BatchTable) -> None:
         """Append the batches in ``data``, which ``table`` describes.
 
-        They must follow the last appended batch, or begin at offset ``since``.
+        The batches must follow the last appended batch, or begin at offset ``since``.
 
         Raises:
             LogError: a batch spans the archive's end, or the high watermark.

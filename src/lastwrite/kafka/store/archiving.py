@@ -50,7 +50,7 @@ class KafkaRounds(ArchiveRounds):
     def metadata_of(self, folder: str) -> ArchivedMetadata | None:
         """The topic's settings in the manifest that was read last.
 
-        They are cached longer than the manifest, because the daemon requests them for all
+        The settings are cached longer than the manifest, because the daemon requests them for all
         partitions at each check.
         """
         seen, last = self._manifests.get(folder), self._metadata.get(folder)

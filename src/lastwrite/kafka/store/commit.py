@@ -92,7 +92,7 @@ class CommitNotes:
         self._intents[os.path.basename(folder)] = intent
 
     def leave(self, folder: str) -> None:
-        """Link the note into a folder. Its name is durable once the folder is synced."""
+        """Link the note into a folder. The link is durable once the folder is synced."""
         path = os.path.join(folder, intent_file(self._intents[os.path.basename(folder)]))
         if self._path is None or not os.path.exists(self._path):
             # Every process that may finish the swap, including the log's owner, must be able to
@@ -300,9 +300,9 @@ class _Swap:
         return [partial(files.fsync_dir, self._log.folder), *self._sync_kept_segments()]
 
     def _sync_kept_segments(self) -> list[DiskWork]:
-        """The syncs of kept, unflushed segments.
+        """The syncs of kept segments that are not flushed.
 
-        Their records supersede records that are removed.
+        Their records supersede removed records.
         """
         root = os.path.dirname(self._log.folder)
         if not unclean_shutdown.was_killed(root):

@@ -4,9 +4,9 @@
     after    ARCHIVE/kafka/orders/0                                0 ─── 900
              ARCHIVE/_lastwrite/aside/orders-0-17/kafka/orders/0         900 ─── 1366
 
-The part set aside is an archive that every command can read. It is complete before the original
-partition is truncated. Its name ends with the number of the partition's manifest (17), so that a
-run after a crash finds it.
+The part set aside is an archive that every command can read. This archive is complete before the
+original partition is truncated. The archive's name ends with the number of the partition's manifest
+(17), so that a run after a crash finds it.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     00000000000000000000.log   offsets 0 to 99
     00000000000000000200.log   offsets 200 to 299     100 to 199 are missing
 
-Only a cleaner removes offsets from the middle of a log. It records its position in a checkpoint,
-but a follower of a compacted log, or a copy without its root, has no such position.
-If the topic's present policy lacks ``compact``, only the user can confirm earlier compaction.
+Only a cleaner removes offsets from the middle of a log. The cleaner records its position in a
+checkpoint, but a follower of a compacted log, or a copy without its root, has no such position. If
+the topic's present policy lacks ``compact``, only the user can confirm earlier compaction.
 """
 
 from __future__ import annotations

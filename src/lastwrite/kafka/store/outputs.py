@@ -26,8 +26,8 @@ class NewSegment:
     """A new segment under temporary names, and its sources: the old segments that it replaces.
 
     Sources are adjacent, oldest first. A segment without sources is a continuation: it shares the
-    sources of the previous output. It exists because an index cannot store an offset 2^31 or more
-    above the base offset.
+    sources of the previous output. A continuation is needed because an index cannot store an offset
+    2^31 or more above the base offset.
     """
 
     # base offset of the first source; for a continuation, of its first batch

@@ -1,8 +1,8 @@
 """Writes a new Kafka segment and its indexes under temporary names.
 
-File names end in ``.cleaned``, so that Kafka's loader removes them if they are never finished. They
-contain an attempt id, so that two attempts at one task never write to the same file. ``commit``
-renames them.
+File names end in ``.cleaned``, so that Kafka's loader removes them if they are never finished. File
+names contain an attempt id, so that two attempts at one task never write to the same file.
+``commit`` renames them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Pulsar's entries, chunk by chunk: Pulsar's implementation of the engine's format interface.
 
-A chunk is a range of a data object in the object-store offloader's layout. It begins with an entry,
-a block or padding. An entry is a batch: ``split`` divides a chunk into entries and verifies each
-checksum, ``opened`` decompresses payloads, ``walk`` visits the messages, and ``rebuild`` writes the
-kept messages as framed entries. Raw and compacted ledgers are read in the same way, because an
-entry's bytes show its kind. The appender writes the entries to the new ledger.
+A chunk is a range of a data object in the object-store offloader's layout. A chunk begins with an
+entry, a block or padding. An entry is a batch: ``split`` divides a chunk into entries and verifies
+each checksum, ``opened`` decompresses payloads, ``walk`` visits the messages, and ``rebuild``
+writes the kept messages as framed entries. Raw and compacted ledgers are read in the same way,
+because an entry's bytes show its kind. The appender writes the entries to the new ledger.
 
 - A readable batch has a record for each message that is present; placeholders do not count. A
   dropped message leaves a placeholder, so every other message keeps its index. A rebuilt batch
@@ -346,7 +346,7 @@ class PulsarFormat:
         A version is the event time above the bits IS_SINGLE (not a member of a batch) and
         IS_DELETE. An event time that is absent, or negative in Java, is 0. With TELLS_GROUPS the
         version is a fingerprint of the uuid that the chunks of one message share, with the bit
-        IN_GROUP on all but the last chunk. It is 0 for other messages.
+        IN_GROUP on all but the last chunk. The version is 0 for other messages.
 
         Raises:
             UnsupportedFormat: a version cannot hold the event time.
@@ -362,7 +362,9 @@ class PulsarFormat:
             )
 
     def records_below(self, run: BatchRun, row: np.void, offset: int) -> int:
-        """The number of an entry's records below ``offset``: all or none. They share an offset."""
+        """The number of an entry's records below ``offset``: all or none, because they share an
+        offset.
+        """
         return int(row["records"]) if row["base_offset"] < offset else 0
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int:
@@ -516,10 +518,7 @@ class PulsarFormat:
 
 
 def _grown(out: ByteArray, used: int, need: int) -> ByteArray:
-    """A copy of the first ``used`` bytes of ``out`` in a larger buffer.
-
-    It has at least ``need`` bytes.
-    """
+    """A copy of the first ``used`` bytes of ``out``, in a buffer of at least ``need`` bytes."""
     grown: ByteArray = np.empty(max(need, len(out) + len(out) // 4) + (1 << 16), dtype=np.uint8)
     held = out[:used]
     grown[: len(held)] = held

@@ -716,7 +716,7 @@ def _next_index(data, at, end, packed_end):
 def _is_dense(plain, at, end, data, entry):
     """Whether the payload ``plain[at:end]`` has kept messages only, without placeholders.
 
-    Their indexes ascend. False if all messages of the batch are kept.
+    The indexes of the messages ascend. False if all messages of the batch are kept.
     """
     if entry.kept == 0 or entry.kept == entry.messages:
         return False

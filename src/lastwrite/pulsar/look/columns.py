@@ -1,8 +1,8 @@
 """Pulsar's messages as columns for ``lastwrite.rows``.
 
-All messages of a topic are in its raw ledgers. Its last writes are in the compacted ledger and in
-the raw entries beyond its horizon. A chunked message is joined at its last chunk; the positions of
-all chunks are collected once, before the messages are read.
+All messages of a topic are in its raw ledgers. The topic's last writes are in the compacted ledger
+and in the raw entries beyond its horizon. A chunked message is joined at its last chunk; the
+positions of all chunks are collected once, before the messages are read.
 """
 
 from __future__ import annotations

@@ -361,7 +361,7 @@ def _judge_contents(
 ) -> None:
     """Check that the messages of ``now`` have their former content and order.
 
-    ``place_of`` has the row in ``was`` of each message of ``now``. It is only valid where
+    ``place_of`` has the row in ``was`` of each message of ``now``. A row is only valid where
     ``is_known`` is true.
     """
     before, after = (np.frombuffer(bytes(each.contents), dtype=np.uint64) for each in (was, now))

@@ -92,8 +92,8 @@ def retention(
 ) -> RetentionPolicy | None:
     """The retention of a topic's raw ledgers.
 
-    It is from the topic's policy, the namespace's policy or the brokers' setting. Returns None if
-    it is not set. ``admin`` as in ``topic_in_memory``.
+    The setting is from the topic's policy, the namespace's policy or the brokers' setting. Returns
+    None if it is not set. ``admin`` as in ``topic_in_memory``.
 
     Raises:
         RemoteFailed: no answer, or an unusable answer.
@@ -116,8 +116,8 @@ def compaction_threshold(
 ) -> int | None:
     """The backlog in bytes from which brokers compact the topic.
 
-    It is from the topic's policy, the namespace's policy, or the brokers' setting. 0 means never.
-    Returns None if none of them sets it. ``admin`` as in ``topic_in_memory``.
+    The setting is from the topic's policy, the namespace's policy, or the brokers' setting. 0 means
+    never. Returns None if none of them sets it. ``admin`` as in ``topic_in_memory``.
 
     Raises:
         RemoteFailed: no answer, or an unusable answer.

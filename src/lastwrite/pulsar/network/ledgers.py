@@ -62,8 +62,8 @@ def write_ledger(
 ) -> LiveLedger:
     """Write a closed ledger with these entries, numbered from 0.
 
-    It has CRC-32 digests and no password, as compacted ledgers have. ``entries`` is called again
-    after a bookie fails. ``announce`` is called with each ledger before any of its entries is
+    The ledger has CRC-32 digests and no password, as compacted ledgers have. ``entries`` is called
+    again after a bookie fails. ``announce`` is called with each ledger before any of its entries is
     written. ``now_ms`` is the creation time in the ledger's metadata.
 
     Raises:

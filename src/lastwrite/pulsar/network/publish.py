@@ -244,8 +244,8 @@ def _has_entries_between(
 def _last_of(cluster: PulsarCluster, info: ManagedLedgerInfo, at: Position) -> int:
     """The last entry of a ledger of the topic, or -1.
 
-    It is read from the ledger's metadata. If the metadata of an offloaded ledger are deleted, the
-    result is the last entry in the topic's list, but not before the entry of ``at``.
+    The last entry is read from the ledger's metadata. If the metadata of an offloaded ledger are
+    deleted, the result is the last entry in the topic's list, but not before the entry of ``at``.
     """
     ledger = cluster.store.ledger(at.ledger)
     if ledger is None:

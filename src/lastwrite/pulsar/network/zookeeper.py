@@ -181,8 +181,8 @@ class ZooKeeper:
     def _siblings_access(self, client: Any) -> Any:
         """The access list that new nodes get.
 
-        It is copied from the ledgers' folder, so that brokers may change and delete the nodes. If
-        that list cannot be read completely, only this user has access.
+        The list is copied from the ledgers' folder, so that brokers may change and delete the
+        nodes. If that list cannot be read completely, only this user has access.
         """
         with contextlib.suppress(KazooException, *_AGAIN):
             found, _ = client.get_acls_async(self._like).get(timeout=self._timeout)

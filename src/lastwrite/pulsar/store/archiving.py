@@ -1,8 +1,8 @@
 """Copy topics of Pulsar into an archive, and compact them there.
 
-``fetch`` reads topic folders, or topics of another archive. It copies each raw ledger that is not
-in the archive or has fewer entries there. It copies the compacted ledger if its horizon is beyond
-the archive's horizon. Every entry is verified by its checksum and copied byte for byte.
+``fetch`` reads topic folders, or topics of another archive. ``fetch`` copies each raw ledger that
+is not in the archive or has fewer entries there. It copies the compacted ledger if its horizon is
+beyond the archive's horizon. Every entry is verified by its checksum and copied byte for byte.
 
 It refuses a topic that does not continue the archived topic: its ledgers do not follow the
 archive's last ledger, or a ledger with the same number has other entries.

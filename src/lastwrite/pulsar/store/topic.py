@@ -500,7 +500,7 @@ class _Listing:
     def _check_horizon(self, facts: TopicFacts, manifest: CompactionManifest | None) -> None:
         """Check that the compacted ledger of an earlier fetch is present.
 
-        It may have the only copy of some values.
+        The ledger may have the only copy of some values.
         """
         path = os.path.join(self._folder, MANIFEST)
         if manifest is None and any(problem.path == path for problem in self._problems):
@@ -646,7 +646,8 @@ class _ArchivedListing(_Listing):
 def fetched_uuid(name: TopicName, ledger: int, entries: int, stored: int) -> UUID:
     """The uuid in the names of a ledger's fetched objects.
 
-    It depends on ``entries``, the ledger's end, and ``stored``, the number of entries present.
+    The uuid depends on ``entries``, the ledger's end, and ``stored``, the number of entries
+    present.
     """
     return uuid5(NAMESPACE_URL, f"{name.full}/{ledger}/{entries}/{stored}")
 

@@ -189,7 +189,7 @@ def _new_horizon(
 ) -> Position | None:
     """The last entry that a compaction may include. None if there is none.
 
-    It is before undecided data, and is neither a marker nor aborted data.
+    The entry is before all undecided data, and is neither a marker nor aborted data.
     """
     for each in reversed(beyond):
         entry = each.survey.entries - 1
@@ -276,7 +276,8 @@ def _entry_position(ledger: Ledger, found: LedgerSurvey, entry: int) -> int:
 def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
     """Positions that split a segment into pieces of about ``piece_bytes``.
 
-    They are starts of blocks, or of other entries whose positions are stored with the ledger.
+    The positions are starts of blocks, or of other entries whose positions are stored with the
+    ledger.
     """
     start, end = segment.position, segment.position + segment.size_bytes
     cuts = [start]

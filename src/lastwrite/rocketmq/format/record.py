@@ -105,7 +105,7 @@ class RecordHead(NamedTuple):
 
 
 class StoreTime(NamedTuple):
-    """The store time of a record, by the broker's clock. It follows the born host.
+    """The store time of a record, by the broker's clock. The field follows the born host.
 
     Store times never decrease within a log.
     """

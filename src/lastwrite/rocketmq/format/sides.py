@@ -301,7 +301,7 @@ def encode_positions(positions: Mapping[str, int]) -> bytes:
 def java_order(names: Iterable[str]) -> list[str]:
     """Sort names in the order in which Java's ``ConcurrentHashMap`` iterates over them.
 
-    The names were added one by one. They are ordered by bucket. The table doubles when it is three
+    The names were added one by one. The order is by bucket. The table doubles when it is three
     quarters full. Within a bucket, names are in insertion order until a doubling splits the bucket
     in two. The longest run of names at the bucket's end that go to the same new bucket keeps its
     order. Each other name is inserted at the front of its new bucket.

@@ -658,7 +658,7 @@ class StoreFinder:
     def offset_at(self, name: TopicPartition, time_ms: int) -> int | None:
         """The queue offset of the first message stored at ``time_ms`` or later.
 
-        It is searched with the consume queue. Returns None if there is no such message.
+        The search uses the consume queue. Returns None if there is no such message.
         """
         try:
             return self._search_time(name, time_ms)
@@ -709,7 +709,7 @@ class StoreFinder:
     ) -> int:
         """The queue offset of the first message stored at ``time_ms`` or later.
 
-        It is the message of ``unit``, or a message in the gap between ``before`` and ``unit``.
+        This is the message of ``unit``, or a message in the gap between ``before`` and ``unit``.
         """
         ahead = 0 if before is None else before.offset + before.number
         found = None
@@ -727,8 +727,8 @@ class StoreFinder:
     ) -> Iterator[MessageMatch]:
         """The records of a queue's compaction log from queue offset ``first`` on.
 
-        They are found with the log's index. ``only`` restricts the result to one file. Stale
-        records that have no unit are not returned.
+        The search uses the log's index. ``only`` restricts the result to one file. Stale records
+        that have no unit are not returned.
         """
         assert self._root is not None
         for tries in range(1, TRIES + 1):

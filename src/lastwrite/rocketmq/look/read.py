@@ -257,7 +257,10 @@ def check_compacted(root: str, topic: str) -> None:
 
 
 def is_due(root: str, name: TopicPartition) -> bool:
-    """Whether a broker would create the queue's compaction log. It checks this every 30 seconds."""
+    """Whether a broker would create the queue's compaction log.
+
+    A broker checks this every 30 seconds.
+    """
     topic = read_topics(root).get(name.topic)
     return topic is not None and topic.is_compacted and name.partition < topic.write_queues
 

@@ -227,7 +227,7 @@ def up_to_dispatched(root: str | None, read: Callable[[], MappedLog]) -> MappedL
     ``read`` is the function that lists the files.
 
     If a broker has the store open, the log ends after the last record with a unit in a consume
-    queue. It is empty if no queue has a unit.
+    queue. The log is empty if no queue has a unit.
 
     Raises:
         LogError: a file cannot be read.

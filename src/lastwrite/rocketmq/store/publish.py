@@ -597,7 +597,7 @@ class _StoredFolder:
 def reject_unfinished(folder: str, names: Sequence[str]) -> None:
     """Refuse a queue whose folder has leftovers of a broker's unfinished work.
 
-    They may be the only copy of some records.
+    The leftovers may be the only copy of some records.
 
     Raises:
         CorruptLog: a broker was killed while it replaced files or rebuilt a replica.

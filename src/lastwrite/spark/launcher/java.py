@@ -195,8 +195,8 @@ def survey_java() -> list[JavaRuntime]:
 def find_java(*, by_release: bool = False) -> JavaRuntime:
     """The first Java that can run Spark.
 
-    It is 17 or newer, and below 24 before PySpark 4.1. With ``by_release``, a runtime that has a
-    ``release`` file is not started to check it.
+    Such a Java is 17 or newer, and below 24 before PySpark 4.1. With ``by_release``, a runtime that
+    has a ``release`` file is not started to check it.
 
     Raises:
         EnvironmentUnfit: there is no such Java. The remedy explains how to install one.
