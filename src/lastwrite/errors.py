@@ -24,6 +24,7 @@ so an error survives pickling from a worker to the driver.
 from __future__ import annotations
 
 import re
+import sys
 
 # pattern of the path of an archive's object, in any system
 _ARCHIVED = re.compile("/data/[0-9a-f]{32}-[^/]+/[^/]+$")
@@ -265,8 +266,15 @@ class EnvironmentUnfit(LogError):
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an extra of this package."""
-    return f"pip install 'lastwrite[{extra}]'"
+    """The command that installs an extra of this package where the running one is installed."""
+    package = f"'lastwrite[{extra}]'"
+    if "/pipx/venvs/" in sys.prefix:
+        return f"pipx runpip lastwrite install {package}"
+    if "/uv/tools/" in sys.prefix:
+        return f"uv pip install --python {sys.prefix} {package}"
+    if "/uv/archive-" in sys.prefix:
+        return f"uvx --from {package} lastwrite"
+    return f"pip install {package}"
 
 
 def missing_extra(

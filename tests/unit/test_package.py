@@ -17,6 +17,8 @@ import pytest
 import lastwrite
 from bench.generate import write_log
 from lastwrite.cli.versions import OPTIONAL, version_lines
+from lastwrite.commands.table_to import FORMATS
+from lastwrite.errors import install_command
 from lastwrite.spark.launcher import java
 
 _ROOT = Path(__file__).parents[2]
@@ -80,6 +82,42 @@ def test_each_optional_library_is_installed_by_the_extra_that_is_named_for_it() 
     ]
     for name, extra in OPTIONAL.items():
         assert any(re.match(rf"{name}\b", each) for each in extras[extra]), name
+
+
+@pytest.mark.parametrize(
+    ("prefix", "command"),
+    [
+        ("/opt/venv", "pip install 'lastwrite[kafka]'"),
+        ("/h/pipx/venvs/lastwrite", "pipx runpip lastwrite install 'lastwrite[kafka]'"),
+        (
+            "/h/uv/tools/lastwrite",
+            "uv pip install --python /h/uv/tools/lastwrite 'lastwrite[kafka]'",
+        ),
+        ("/h/.cache/uv/archive-v0/x", "uvx --from 'lastwrite[kafka]' lastwrite"),
+    ],
+)
+def test_command_that_installs_an_extra_fits_the_environment(
+    monkeypatch: pytest.MonkeyPatch, prefix: str, command: str
+) -> None:
+    monkeypatch.setattr(sys, "prefix", prefix)
+    assert install_command("kafka") == command
+
+
+def test_every_extra_that_an_error_names_installs_the_package() -> None:
+    extras = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    named = [
+        [each.value for each in node.args[1:3] if isinstance(each, ast.Constant)]
+        for path in (_ROOT / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "missing_extra"
+    ]
+    named = [each for each in named if len(each) == 2]  # the others take names from FORMATS
+    named += [[package, extra] for *_, packages, extra in FORMATS.values() for package in packages]
+    assert len(named) > 10
+    for package, extra in named:
+        assert any(re.match(rf"{package}\b", each) for each in extras[extra]), (package, extra)
 
 
 def test_mypy_overrides_list_every_optional_library() -> None:

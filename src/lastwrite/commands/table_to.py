@@ -36,7 +36,7 @@ FORMATS = {
     "iceberg": (
         "lastwrite.tables.iceberg",
         "IcebergFormat",
-        ("pyarrow", "pyroaring", "pyiceberg", "sqlalchemy"),
+        ("pyarrow", "pyroaring", "pyiceberg"),
         "iceberg",
     ),
     "delta": (

@@ -428,7 +428,8 @@ def _forget_accumulators(context: Any) -> None:
     context._jsc = context._accumulatorServer = None
     if server is not None:
         server.server_shutdown = True
-        threading.Thread(target=server.shutdown, daemon=True).start()
+        with contextlib.suppress(RuntimeError):  # Python 3.12 starts no thread at its own end
+            threading.Thread(target=server.shutdown, daemon=True).start()
 
 
 def _end_launched(gateway: Any) -> None:
