@@ -420,3 +420,37 @@ def test_composite_with_wrong_links_is_named(cluster: Cluster) -> None:
     log = opened(cluster).resolve(T)
     (problem,) = log.problems
     assert "offsets 0 to 1 of t-0 are missing" in problem.message
+
+
+# ---------------------------------------------------------------------- several nodes
+
+
+def test_stream_that_moved_continues_in_the_log_of_its_old_node(cluster: Cluster) -> None:
+    """With fast reassignment, the old node has still to upload what the stream's range states."""
+    cluster.append("t", 0, b"a")
+    cluster.upload()
+    cluster.append("t", 0, b"b")
+    cluster.write_ahead()
+    log = cluster.parts["t", 0].streams["log"]
+    cluster.add(record(503, 0, struct.pack(">qqiqqi", log, 1, 0, 0, 2, 1)))
+    cluster.add(record(503, 0, struct.pack(">qqiqqi", log, 2, 1, 2, 2, 2)))
+    owed = struct.pack(">i", 1) + b"\2" + struct.pack(">qqq", log, 1, 2) + b"\0"
+    cluster.add(record(518, 0, owed))
+    found = opened(cluster).resolve(T)
+    assert (found.end_offset, found.committed_end) == (2, 1)
+    assert {each.kind for each in found.problems} <= {ProblemKind.OPEN}  # node 2 has no log
+    options = AutomqOptions(
+        address=str(cluster.bucket), metadata=str(cluster.metadata), reads_wal=False
+    )
+    found = open_source(options).resolve(T)
+    assert (found.end_offset, found.problems) == (1, ())
+
+
+def test_offsets_that_no_node_owes_are_missing(cluster: Cluster) -> None:
+    cluster.append("t", 0, b"a")
+    cluster.upload()
+    log = cluster.parts["t", 0].streams["log"]
+    cluster.add(record(503, 0, struct.pack(">qqiqqi", log, 1, 0, 0, 9, 1)))
+    (problem,) = opened(cluster).resolve(T).problems
+    assert f"stream {log} has the stream offsets 1 to 8 in no object" in problem.message
+    assert "offsets 1 to 8 of t-0 are missing" in problem.message
