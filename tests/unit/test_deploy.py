@@ -1,4 +1,6 @@
-"""Tests that the files in deploy/ are well-formed, and that their command lines can be parsed."""
+"""Tests that the files in deploy/ are well-formed, and that command lines can be parsed: theirs, and
+those of the README and the stories.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,11 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 PROGRAMS = sorted(DEPLOY.rglob("*.py"))  # ./check compares their calls with the types
 UNITS = sorted((DEPLOY / "systemd").iterdir())
-TEXTS = (DEPLOY / "README.md", DEPLOY / "spark" / "README.md", DEPLOY / "Dockerfile")
+PAGES = (DEPLOY.parent / "README.md", *sorted((DEPLOY.parent / "docs" / "stories").glob("*.md")))
+TEXTS = (*PAGES, DEPLOY / "README.md", DEPLOY / "spark" / "README.md", DEPLOY / "Dockerfile")
 KUBERNETES_VERSIONS = ("1.30", "1.37")
 PROGRAM = re.compile(r"(?:\S*/bin/)?lastwrite(?::[\d.]+)?")
-SEPARATORS = {"&&", "|", ";"}
+SEPARATORS = {"&&", "&", "|", ";"}
 
 
 class CommandLine(NamedTuple):
@@ -34,7 +37,7 @@ class CommandLine(NamedTuple):
     arguments: list[str]
 
     def __str__(self) -> str:
-        return f"{self.path.relative_to(DEPLOY)}: {' '.join(self.arguments[:2])}"
+        return f"{self.path.relative_to(DEPLOY.parent)}: {' '.join(self.arguments[:2])}"
 
 
 def pod_of(manifest: dict[str, Any]) -> dict[str, Any] | None:
