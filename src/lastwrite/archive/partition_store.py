@@ -287,7 +287,10 @@ class PartitionStore:
         return _unpinned(old, self.pins(), now_ms) if old else []
 
     def pins(self) -> list[ObjectInfo]:
-        """The pins that readers wrote. A reader may have died since."""
+        """The pins: notes by which readers keep a manifest's objects.
+
+        A pin's reader may have died since.
+        """
         return list(self.store.list(self.key(f"{ROUNDS}{_PIN}")))
 
     @contextlib.contextmanager

@@ -105,7 +105,7 @@ class RecordExplainer(ABC):
         return True
 
     def span(self, first: int, end: int) -> str:
-        """The offsets from ``first`` to below ``end``, in the system's terms."""
+        """The range of offsets from ``first`` to below ``end``, in the system's terms."""
         number = self.fates.number
         return f"offsets {number(first)} to {number(end - 1)}"
 

@@ -369,7 +369,7 @@ def _elect_parts(
 
 
 def _marked(states: bytes | None, losers: Sequence[Any]) -> ByteArray:
-    """The record states of a piece, with its losers marked."""
+    """The record states of a piece, with superseded records marked."""
     if states is None:
         raise LogError(
             "the record states of a segment's piece did not arrive", remedy="run the command again"

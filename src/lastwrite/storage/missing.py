@@ -15,7 +15,10 @@ _MANIFEST = "manifest.json"
 
 
 def missing_error(path: str, what: str, remedy: str) -> LogError:
-    """``CorruptLog`` if the archive's manifest still lists the object, else ``CommitConflict``.
+    """The error for a missing object.
+
+    This is ``CorruptLog`` if the archive's manifest still lists the object, else
+    ``CommitConflict``.
 
     ``what`` and ``remedy`` are for the message of the conflict.
     """

@@ -240,9 +240,10 @@ class LiveLog:
             )
 
     def _wait_after_cut(self, at: int, received: int, heard: float, cuts: int) -> None:
-        """Wait before the next request, after a connection broke before a complete batch arrived.
+        """Wait before the next request, because the connection broke before a complete batch
+        arrived.
 
-        ``cuts`` is the number of consecutive such failures before this one.
+        ``cuts`` is the number of earlier failures of this kind in succession.
         """
         until = heard + self._cluster.patience_s
         if time.monotonic() >= until:

@@ -190,8 +190,8 @@ def _first_out_of_order(rows: Int64Array, end_offset: int) -> int:
 
     The row count if there is none.
 
-    An entry must begin at or above the end of the entry before it, the first at or above
-    ``end_offset``.
+    An entry must begin at or above the end of the entry before it. The first entry must begin at or
+    above ``end_offset``.
     """
     ends = np.concatenate([np.array([end_offset], np.int64), rows[:-1, proof_walk.LAST_OFFSET] + 1])
     bad = (rows[:, proof_walk.BASE_OFFSET] < ends) | (

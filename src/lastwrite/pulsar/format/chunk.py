@@ -362,8 +362,9 @@ class PulsarFormat:
             )
 
     def records_below(self, run: BatchRun, row: np.void, offset: int) -> int:
-        """The number of an entry's records below ``offset``: all or none, because they share an
-        offset.
+        """The number of an entry's records below ``offset``: all or none.
+
+        The records share one offset.
         """
         return int(row["records"]) if row["base_offset"] < offset else 0
 

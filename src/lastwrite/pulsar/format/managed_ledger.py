@@ -176,7 +176,7 @@ class OffloadContext(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerInfo(ProtoMessage):
-    """One ledger of a topic. An open ledger has no entries, no size and no time."""
+    """One ledger of a topic. An open ledger has no entry count, no size and no closing time."""
 
     # fmt: off
     ledger:     Annotated[int, ProtoField(1, INT64, required=True)]

@@ -57,10 +57,12 @@ def step(
 ) -> ReadStep:
     """The source and position of a read at ``position``.
 
-    ``horizon`` is None for a log that was never compacted. ``compacted`` has the offsets of the
-    entries of the compacted part, strictly ascending; only the offsets that a binary search needs
-    are read. ``borders`` are ascending indexes of ``compacted`` whose offsets are cheaper to read;
-    other offsets are read only between two borders.
+    Args:
+        horizon: None for a log that was never compacted.
+        compacted: the offsets of the entries of the compacted part, strictly ascending. Only the
+            offsets that a binary search needs are read.
+        borders: ascending indexes of ``compacted`` whose offsets are cheaper to read. Other offsets
+            are read only between two borders.
     """
     if horizon is None or position > horizon:
         return ReadStep(LogPart.BACKLOG, position)

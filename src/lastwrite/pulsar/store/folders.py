@@ -262,7 +262,7 @@ def map_file_entries(
 
 
 def write_map_file(found: Offloaded, writer: OffloadWriter) -> None:
-    """Write a MapFile's entries to a data object. The ids of the entries must be 0, 1, 2 …
+    """Write a MapFile's entries to a data object. The entry ids must ascend from 0 without gaps.
 
     Raises:
         CorruptLog: an entry is missing or out of order, or a record is damaged.

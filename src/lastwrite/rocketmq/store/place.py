@@ -106,8 +106,8 @@ def locate(path: str) -> StorePlace | None:
 
     A file is recognized by its name and its parent folders. A file outside a store is recognized by
     its first bytes; a commit log file may then have any name. A symbolic link is replaced by its
-    real path. But the given path is used if only it leads to a store that a broker has used,
-    because ``compaction`` may be a link to another disk.
+    real path. The given path is used instead if it leads to a store that a broker has used, and the
+    real path does not: ``compaction`` may be a link to another disk.
     """
     found = _in_archive(str(path))
     if found is not None or is_address(str(path)):
