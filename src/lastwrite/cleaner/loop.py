@@ -42,7 +42,7 @@ _MOST_TOPICS = 10  # topics that a note lists
 
 @dataclass(frozen=True, slots=True)
 class _WaveOutcome:
-    """The outcome of a wave of partitions: a report, or an error."""
+    """The outcome of compacting several partitions together: a report, or an error."""
 
     thread: int
     wave: tuple[Candidate, ...]

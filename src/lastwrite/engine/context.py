@@ -50,7 +50,7 @@ class Exchange(Protocol):
         ...
 
     def clear(self) -> None:
-        """Delete the entries and record states of finished waves."""
+        """Delete the entries and record states of partitions that are processed completely."""
 
     def scan(
         self, units: Sequence[ScanUnit], progress: Progress

@@ -56,7 +56,7 @@ class LoserMarker:
         return self._stack.enter_context(closing(ScratchMap(path, writable)))
 
     def add(self, unit: ElectUnit, losers: Sequence[np.ndarray]) -> None:
-        """Add the losers of a unit, by block."""
+        """Add the superseded records of a unit, by block."""
         for place, last, lost in zip(unit.states, unit.last_records, losers, strict=True):
             if len(lost):
                 self._lost.setdefault(place, (last + 1, []))[1].append(lost)
@@ -65,7 +65,7 @@ class LoserMarker:
             self.mark()
 
     def mark(self) -> None:
-        """Mark the losers that were added since the last call."""
+        """Mark the superseded records that were added since the last call."""
         touched = 0
         for (path, at), (records, losers) in self._lost.items():
             states = self._states[path]

@@ -87,7 +87,7 @@ def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | FinishedPar
 def begin_one_stage(
     context: Context, wave: Sequence[PartitionPlan | FinishedPartition]
 ) -> PendingResult[list[RewrittenPartition | FinishedPartition]]:
-    """Start scan, elect and rewrite of a wave in one stage."""
+    """Start one stage that scans, elects and rewrites several partitions."""
     options = replace(context.options, check=never_stop)
     work = _Steps(context.system.name, context.limits, options)
     plans = [each for each in wave if isinstance(each, PartitionPlan)]

@@ -1,4 +1,5 @@
-"""Move data between stages in scratch files: entries to elections, losers to rewrites.
+"""Move data between stages in scratch files: key entries to elections, superseded records (losers)
+to rewrites.
 
 ``FolderExchange`` writes packed blocks to scratch files that every worker of this machine can read.
 Only their positions travel through Spark. On one machine this is faster than Spark's shuffle. A

@@ -49,7 +49,9 @@ class _Notifier:
 
 
 class Tasks:
-    """The side of task ``number``: claims work from the queue in ``folder``, and publishes results.
+    """The side of task ``number`` in a queue.
+
+    Claims work from the queue's ``folder``, and publishes results.
 
     Raises:
         FileNotFoundError: the driver is gone.

@@ -80,7 +80,7 @@ def rebucket(
 def _current(
     format: TableFormat, base: Head, bucket: int, files: Sequence[DataFile]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a bucket that are current, that is, not deleted."""
+    """The rows of a bucket that are not deleted."""
     deleted = format.deleted(base, bucket)
     for file in files:
         goes = deleted.get(file.path, np.empty(0, np.int64))

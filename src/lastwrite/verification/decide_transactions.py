@@ -141,7 +141,7 @@ def decide_transactions(unit: DecideUnit) -> DecidedTransactions:
 
 
 def _below(blocks: Facts, end: int) -> list[Int64Array]:
-    """The facts of batches that begin below the offset ``end``."""
+    """The rows on batches that begin below the offset ``end``."""
     return [block[block[:, BASE] < end] for block in blocks]
 
 

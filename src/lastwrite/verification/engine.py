@@ -1,7 +1,7 @@
 """``verify``: checks that a log conforms to its format, and that compaction obeyed the invariants.
 
 The steps are the same for all systems: find the logs, pair each with its earlier state, refuse logs
-that are in use, and check the pairs and the files beside them by the system's ``Proof``.
+that are in use, and check the pairs, and other files of the system, by the system's ``Proof``.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class ClusterImage:
         return found is not None and found.state == COMMITTED
 
     def raise_end(self, stream_id: int, end_offset: int) -> None:
-        """Set a stream's end offset, unless it is greater already."""
+        """Raise a stream's end offset to this offset. A greater end offset stays."""
         stream = self.streams.get(stream_id)
         if stream is not None:
             stream.end_offset = max(stream.end_offset, end_offset)

@@ -261,7 +261,7 @@ Decode: TypeAlias = Callable[[bytes], RecordT | None]
 def records_of(folder: str, decode: Decode[RecordT]) -> Iterator[RecordT]:
     """The decoded records of the newest snapshot, then the later records of the log.
 
-    ``decode`` returns None for a record to skip.
+    A record is skipped if ``decode`` returns None for it.
     """
     files = [(name, classify(name)) for name in sorted(os.listdir(folder))]
     snapshot, start = _newest_snapshot(folder), 0

@@ -240,8 +240,7 @@ class LiveLog:
             )
 
     def _wait_after_cut(self, at: int, received: int, heard: float, cuts: int) -> None:
-        """Wait before the next request, because the connection broke before a complete batch
-        arrived.
+        """Wait before the next request, because the connection broke within a batch.
 
         ``cuts`` is the number of earlier failures of this kind in succession.
         """

@@ -223,7 +223,7 @@ class Tier:
     def named(self, segment: Segment) -> TierSegment | None:
         """The stored copy of ``segment``, which an archive can reference.
 
-        None if it is truncated.
+        None for a truncated segment.
         """
         for each in self.segments:
             if each.segment == segment:

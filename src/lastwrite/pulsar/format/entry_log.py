@@ -163,7 +163,7 @@ def walk_entry_log(
 
 
 def _behind_padding(data: Buffer, at: int, end: int, behind_gap: bool) -> tuple[int, bool]:
-    """The position of the next possible record after padding, and whether its digest must match."""
+    """The position after padding where a record may begin, and whether its digest must match."""
     if int(data[at]) == PADDING_BYTE:
         return min(end, at + ALIGNMENT - at % ALIGNMENT), behind_gap
     if not any(bytes(data[at : min(end, at + ALIGNMENT)])) and end - at > ALIGNMENT:

@@ -102,7 +102,7 @@ def reject_broker(root: str) -> None:
 
 
 def broker_of(root: str) -> LogHeld | None:
-    """An error that a broker serves the store. None if there is no such broker."""
+    """The error that states that a broker serves the store. None if there is no such broker."""
     return None if archived.is_root(root) else lock.broker_of(root, PLACE)
 
 
