@@ -293,9 +293,7 @@ class ElectionResult:
 
 @dataclass(frozen=True, slots=True)
 class RewriteUnit:
-    """The work of one rewrite task: pieces of a log that become a new segment, or a part of a
-    segment.
-    """
+    """The work of one rewrite task: pieces that become a new segment, or a part of a segment."""
 
     partition: int
     system: str

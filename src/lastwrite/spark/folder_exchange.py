@@ -1,5 +1,6 @@
-"""Move data between stages in scratch files: key entries to elections, superseded records (losers)
-to rewrites.
+"""Move data between stages in scratch files.
+
+Elections get the entries of keys, and rewrites get the superseded records (losers).
 
 ``FolderExchange`` writes packed blocks to scratch files that every worker of this machine can read.
 Only their positions travel through Spark. On one machine this is faster than Spark's shuffle. A

@@ -61,14 +61,14 @@ class StreamContents:
     last_object: int | None = None
 
     def within(self, start: int, end: int) -> Iterator[StreamRun]:
-        """The runs with offsets in a range, cut to the range."""
+        """The runs with offsets in a range, without the parts outside the range."""
         for run in self.runs:
             first, stop = max(run.first, start), min(run.stop, end)
             if first < stop:
                 yield run._replace(first=first, stop=stop)
 
     def gaps_within(self, start: int, end: int) -> Iterator[Gap]:
-        """The gaps in a range, cut to the range."""
+        """The gaps in a range, without the parts outside the range."""
         for gap in self.gaps:
             if gap.start_offset < end and gap.end_offset > start:
                 yield gap._replace(

@@ -71,7 +71,7 @@ class WalTail:
         return self.records.get(stream_id, np.empty(0, WAL_RECORD))
 
     def problems_of(self, stream_id: int) -> Iterator[Problem]:
-        """The damage that may have taken records of a stream."""
+        """The damage by which records of a stream may be lost."""
         for problem, first in zip(self.problems, self.streams_from, strict=True):
             if stream_id >= first:
                 yield problem

@@ -266,7 +266,7 @@ def is_empty(file: MappedFile) -> bool:
 
 
 def has_record(file: MappedFile, address: int) -> bool:
-    """Whether a sound record begins at ``address``."""
+    """Whether a valid record begins at ``address``."""
     return _at(file, address)[0]
 
 
@@ -277,7 +277,7 @@ def starts_record(file: MappedFile, address: int) -> bool:
 
 
 def _at(file: MappedFile, address: int) -> tuple[bool, int]:
-    """Whether a sound record begins at ``address``, and the code that ``split`` returns there."""
+    """Whether a valid record begins at ``address``, and the code that ``split`` returns there."""
     if not file.start <= address < file.end:
         return False, kernels.NEED_MORE
     table = np.empty(1, MESSAGE)
