@@ -514,5 +514,8 @@ def _blocking(reasons: Sequence[Reason]) -> Reason | None:
 
 
 def _last(facts: Sequence[RecordFacts]) -> RecordFacts | None:
-    """The last of ``facts``, results for records in the log's order. None if there are none."""
+    """The last of ``facts``, the results of the rules for records in the log's order.
+
+    None if there are none.
+    """
     return facts[-1] if facts else None

@@ -25,8 +25,9 @@ class Attempts:
         self.count = 0
 
     def run(self, work: Callable[[], T], lost: type[LogError] = CommitConflict) -> T:
-        """Call ``work`` until it does not raise ``lost``, at most ``ATTEMPTS`` times, and return
-        its result.
+        """Call ``work`` and return its result.
+
+        Calls it again if it raises ``lost``, at most ``ATTEMPTS`` times in all.
 
         Raises:
             LogError: the last attempt raised ``lost``, or an attempt raised another error.

@@ -136,7 +136,7 @@ def encode_tables(pieces: Sequence[CachedPiece]) -> bytes:
 def header_of(segment: CachedSegment, tables_at: int, tables: bytes) -> CacheHeader:
     """The header for a file with ``tables`` at byte ``tables_at``.
 
-    Its own checksum is still 0.
+    The header's own checksum is still 0.
     """
     one, two = (
         int.from_bytes(half, "little")

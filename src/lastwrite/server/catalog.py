@@ -447,10 +447,7 @@ class Catalog:
         return None if found is None else self._present(found)
 
     def _present(self, topic: ServedTopic) -> ServedTopic | None:
-        """The topic with only those partitions whose folder exists.
-
-        None if there is no such partition.
-        """
+        """The topic without partitions whose folder is missing. None if no partition is left."""
         there = {number: part for number, part in topic.partitions.items() if part.is_there()}
         if len(there) == len(topic.partitions):
             return topic

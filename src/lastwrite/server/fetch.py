@@ -1,7 +1,7 @@
 """Fetch responses: encoded frames with byte ranges of files. Records are not decoded.
 
-A response is planned completely before its first byte is sent, because it starts with its size. It
-has tagged fields from version 12 on, topic names before 13 and topic ids from 13 on::
+A response is planned completely before its first byte is sent, because it starts with its size. A
+response has tagged fields from version 12 on, topic names before 13 and topic ids from 13 on::
 
     throttle ms 0 · [error · session 0] · topics: name or id · partitions:
         number · error · high watermark · last stable offset · [log start] ·

@@ -231,7 +231,7 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_archived(folder: str) -> bool:
-    """Whether the folder is a partition in an archive, where such folders have numbers as names."""
+    """Whether the folder is a partition in an archive. The name of such a folder is a number."""
     if not folder.rstrip("/").rpartition("/")[2].isdigit():
         return False
     above, name = os.path.split(folder.rstrip("/"))

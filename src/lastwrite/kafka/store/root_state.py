@@ -26,7 +26,7 @@ class RootState:
 
     @cached_property
     def broker(self) -> LogHeld | None:
-        """The error that names the broker that has the root open. None without a broker."""
+        """The error that names the broker that has the root open. None if no broker has it open."""
         return lock.broker_of(self.root)
 
     @cached_property

@@ -225,7 +225,8 @@ class Entry:
     def broker(self) -> BrokerMetadata | None:
         """The metadata that a broker put before the entry. None if absent or unreadable.
 
-        Neither the checksum nor a compactor uses broker metadata, so unreadable ones are no damage.
+        Neither the checksum nor a compactor uses broker metadata, so unreadable broker metadata are
+        not damage.
         """
         try:
             return BrokerMetadata.decode(self.prefix, 6) if self.prefix else None

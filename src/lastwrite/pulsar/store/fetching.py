@@ -485,8 +485,8 @@ class _FolderFetch:
     ) -> tuple[EntryRange, ...]:
         """Find entries on bookies after the known end of a closed ledger.
 
-        Without BookKeeper's ledger metadata it is unknown whether they belong to the ledger. With
-        ``recover`` they are copied.
+        Without BookKeeper's ledger metadata it is unknown whether these entries belong to the
+        ledger. With ``recover`` the entries are copied.
         """
         end = entries[info.ledger] or 0
         if self._run.recover:

@@ -125,7 +125,7 @@ class _QueueFiles:
             self._at = unit.state.next_number * unit_bytes
 
     def begin_at(self, number: int) -> None:
-        """Start the queue again at unit ``number``, and delete the files written before."""
+        """Restart the queue at unit ``number``. Deletes the files that were written so far."""
         self.drop()
         self._state = None
         self._at = number * self._unit_bytes
