@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from lastwrite.encoding.kernel_cache import COMPILING
+from lastwrite.kafka import warm_up
 from lastwrite.spark.launcher.attach import ADDRESS
 from lastwrite.spark.launcher.forkserver import ForkServer, _load_all
 from lastwrite.spark.session import OwnSpark
@@ -228,7 +229,7 @@ def test_preloading_of_worker_modules_succeeds() -> None:
     """``load`` ignores failed imports, because the task reports them. Preloading alone must not
     fail.
     """
-    _load_all(with_kernels=True)
+    _load_all(warm_up)
 
 
 @pytest.mark.slow

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -71,3 +73,38 @@ def test_every_folder_that_kernels_depend_on_is_watched() -> None:
             assert taken == "lastwrite.errors" or watched & {place, place.parent}, (
                 f"{source}: {taken}"
             )
+
+
+def test_second_process_waits_while_a_kernel_is_compiled() -> None:
+    """Only for the same kernel: otherwise two processes could not compile two at the same time."""
+    held = (
+        "import sys\n"
+        "from lastwrite.encoding.kernel_cache import only_compiler\n"
+        "with only_compiler('lastwrite.encoding.checksum', sys.argv[1]):\n"
+        "    print('held', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    with contextlib.ExitStack() as open_processes:
+
+        def started(name: str) -> subprocess.Popen[str]:
+            process = open_processes.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", held, name],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            open_processes.callback(process.kill)
+            return process
+
+        first = started("kernel-1")
+        assert first.stdout is not None
+        assert first.stdout.readline() == "held\n"
+        second, other = started("kernel-1"), started("kernel-2")
+        assert second.stdout is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        assert not select.select([second.stdout], [], [], 0.3)[0]
+        first.communicate()
+        assert second.stdout.readline() == "held\n"

@@ -57,17 +57,23 @@ def demo(
     With --repo the topic is a git history. A path is the key; its mode and blob id are the value.
     A deleted path is a tombstone. The live keys must equal the output of `git ls-tree -r HEAD`.
     """
+    output: Output = context.obj
+    from lastwrite.spark.session import start_ahead
+
+    spark_settings = options.pairs("--conf", conf)
+    if repo is None or os.path.exists(os.path.join(repo, ".git")):
+        # Spark starts while the other modules are imported.
+        start_ahead(master, spark_settings, output.say, lambda: "kafka", "lastwrite.demo.warm_up")
     from lastwrite.demo.question import REMEDY
     from lastwrite.demo.run import run_demo
 
-    output: Output = context.obj
     report = run_demo(
         repo,
         keep,
         now_ms=now,
         memory=memory,
         master=master,
-        conf=options.pairs("--conf", conf),
+        conf=spark_settings,
         progress=output.progress(),
     )
     if output.as_json:
@@ -131,11 +137,8 @@ def _opening(report: DemoReport) -> Iterator[str]:
 
 def _question(answer: DemoAnswer) -> Iterator[str]:
     yield "Query:    the last writes as rows, one per live key. In Spark:"
-    yield (
-        '  spark.read.format("lastwrite").options(view="compacted", keyFormat="utf8", '
-        'valueFormat="utf8")'
-    )
-    yield ('    .load(…).createTempView("topic")')
+    yield '  lastwrite.read(…, spark=spark, view="compacted", key_format="utf8", value_format="utf8")'
+    yield '    .createTempView("topic")'
     yield from (f"  {line}" for line in answer.sql.splitlines())
     yield ""
 

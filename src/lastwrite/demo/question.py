@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import lastwrite
 from lastwrite.demo.demo_topic import DemoTopic
 from lastwrite.model.progress import Progress
 from lastwrite.reports.document import FrozenDocument
@@ -49,22 +50,20 @@ def run_query(
     conf: Mapping[str, str],
     progress: Progress,
 ) -> DemoAnswer:
-    """Query the last writes of the topic below ``root``, as ``format("lastwrite")`` returns them.
+    """Query the last writes of the topic below ``root``, as ``lastwrite.read`` returns them.
 
     Raises:
         EnvironmentUnfit: Spark does not start.
     """
     with sql_session(spark, master, conf, progress) as session:
-        topic = (
-            session.read.format("lastwrite")
-            .options(
-                subscribe=asked.name.topic,
-                view="compacted",
-                keyFormat="utf8",
-                valueFormat="utf8",
-                onBad="null",
-            )
-            .load(root)
+        topic = lastwrite.read(
+            root,
+            asked.name.topic,
+            spark=session,
+            view="compacted",
+            key_format="utf8",
+            value_format="utf8",
+            on_bad="null",
         )
         topic.createOrReplaceTempView("topic")
         found = session.sql(asked.sql)

@@ -17,7 +17,7 @@ from lastwrite.kafka.format.names import KafkaFileKind, segment_file_name
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import Progress
 
-_SAMPLE = Path(__file__).parent / "sample"
+SAMPLE = Path(__file__).parent / "sample"
 _LAST_WRITES = "last-writes.jsonl"
 _SEGMENT_BYTES = 131_072
 _SQL = """\
@@ -38,9 +38,9 @@ class SampleTopic:
     def write(self, root: str, progress: Progress) -> WrittenTopic:
         """Copy the sample topic to ``root``, and close its active segment as a broker does."""
         progress.stage(self.write_stage, 0)
-        for source in sorted(each for each in _SAMPLE.rglob("*") if each.is_file()):
+        for source in sorted(each for each in SAMPLE.rglob("*") if each.is_file()):
             if source.name != _LAST_WRITES:
-                target = Path(root, source.relative_to(_SAMPLE))
+                target = Path(root, source.relative_to(SAMPLE))
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target)
         folder = Path(root, str(self.name))
@@ -57,6 +57,6 @@ class SampleTopic:
         )
 
     def live_keys(self) -> Mapping[bytes, bytes]:
-        lines = (_SAMPLE / _LAST_WRITES).read_text(encoding="utf-8").splitlines()
+        lines = (SAMPLE / _LAST_WRITES).read_text(encoding="utf-8").splitlines()
         entries = (json.loads(line) for line in lines)
         return {key.encode(): value.encode() for key, value in entries if value is not None}

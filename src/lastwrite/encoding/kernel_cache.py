@@ -9,15 +9,17 @@ cache. If it does not match, the compiled code is deleted.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = (
@@ -29,6 +31,7 @@ _FOLDERS = (
     "rows",
     "decoding",
     "tables",
+    "kafka/automq",
     "kafka/format",
     "kafka/look",
     "kafka/old_format",
@@ -38,6 +41,7 @@ _FOLDERS = (
     "pulsar/format",
 )
 _STAMP = "kernels.digest"
+_LOCK = "kernels.lock"  # one byte of it is locked for each kernel that is being compiled
 _KINDS = ("*.nbi", "*.nbc", "*.code")
 COMPILING = "compiling kernels (once)"
 _is_told = False
@@ -130,6 +134,19 @@ def store_code(module: str, name: str, code: bytes) -> None:
         aside = file.with_name(f"{file.name}.{os.getpid()}")
         aside.write_bytes(code)
         aside.replace(file)
+
+
+@contextlib.contextmanager
+def only_compiler(module: str, name: str) -> Iterator[None]:
+    """Wait until no other process compiles this kernel, which may then be stored.
+
+    Does not wait if the module's folder cannot be written.
+    """
+    with contextlib.ExitStack() as opened:
+        with contextlib.suppress(OSError):
+            lock = opened.enter_context(_code_file(module, name).with_name(_LOCK).open("ab"))
+            fcntl.lockf(lock, fcntl.LOCK_EX, 1, crc32(name.encode()))
+        yield
 
 
 def _code_file(module: str, name: str) -> Path:

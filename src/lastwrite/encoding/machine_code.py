@@ -33,6 +33,7 @@ from lastwrite.encoding.kernel_cache import (
     load_code,
     maker,
     may_keep_code,
+    only_compiler,
     store_code,
 )
 
@@ -143,10 +144,13 @@ class CodeOf:
         name = f"{function.__qualname__}-{digest}"
         parted = _parted(load_code(module, name))
         if parted is None:
-            parted = _compiled(self._kernel, arguments, kinds, f"{module}.{name}")
-            result, machine_code = parted
-            head = f"{_proof(result, machine_code)} {result}".encode()
-            store_code(module, name, head + b"\n" + machine_code)
+            with only_compiler(module, name):
+                parted = _parted(load_code(module, name))
+                if parted is None:
+                    parted = _compiled(self._kernel, arguments, kinds, f"{module}.{name}")
+                    result, machine_code = parted
+                    head = f"{_proof(result, machine_code)} {result}".encode()
+                    store_code(module, name, head + b"\n" + machine_code)
         result, machine_code = parted
         return _Code(f"{module}.{name}", machine_code, kinds, result)
 
@@ -323,8 +327,8 @@ def _compiled(
     from numba import typeof
 
     types = tuple(map(typeof, arguments))
-    kernel.for_numba.compile(types)
-    made = kernel.for_numba.overloads.get(types)
+    kernel.for_kernels.compile(types)
+    made = kernel.for_kernels.overloads.get(types)
     if made is None:
         raise _NotCached
     result = _result_of(made.signature.return_type)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
 from lastwrite.spark.launcher.boot import Boot
+from lastwrite.spark.launcher.forkserver import WARM_UP
 from lastwrite.spark.launcher.gateway import quieten
 from lastwrite.spark.launcher.java import (
     prepare_environment,
@@ -468,17 +469,19 @@ def start_ahead(
     conf: Mapping[str, str],
     note: Callable[[str], None],
     system: Callable[[], str | None] = lambda: None,
+    warm_up: str = WARM_UP,
 ) -> None:
     """Start the processes for a session on ``master``, before the rest of the program is imported.
 
     Only for a program that does nothing else, because it may be forked. The next ``OwnSpark`` uses
     the processes, and reports their errors. ``note`` is called before kernels are compiled.
     ``system`` returns the system whose logs will be compacted; it is called only if needed.
+    ``warm_up`` is as in ``launcher.forkserver.load``.
     """
     global _ahead
     with contextlib.suppress(EnvironmentUnfit, InvalidConfig, OSError):
         if _ahead is None and _is_plain(master, conf):
-            _ahead = Boot(system, forks=True, note=note)
+            _ahead = Boot(system, forks=True, note=note, warm_up=warm_up)
 
 
 def _take_ahead(system: str | None) -> Boot | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lastwrite.errors import EnvironmentUnfit
-from lastwrite.spark.launcher.forkserver import ForkServer, can_fork, can_listen
+from lastwrite.spark.launcher.forkserver import WARM_UP, ForkServer, can_fork, can_listen
 from lastwrite.spark.launcher.java import find_java, set_local_defaults
 from lastwrite.spark.launcher.jvm import Jvm, spark_jars
 from lastwrite.storage.machine import spill_folders
@@ -33,6 +33,7 @@ class Boot:
         *,
         forks: bool = False,
         note: Callable[[str], None] | None = None,
+        warm_up: str = WARM_UP,
     ) -> None:
         """Start the processes.
 
@@ -76,7 +77,7 @@ class Boot:
                 java, jars, self.folder, {**environment, "SPARK_LOCAL_DIRS": spill}, held
             )
             if self.fork_server is not None and forks:
-                self.fork_server.fork(system, note)
+                self.fork_server.fork(system, note, warm_up)
         except BaseException:
             self._end()
             atexit.unregister(self._end)

@@ -24,23 +24,26 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from lastwrite.encoding.kernel_cache import report_compiling
 from lastwrite.spark.launcher.attach import ADDRESS
 from lastwrite.spark.launcher.lifeline import Lifeline
-from lastwrite.storage.machine import raise_oom_score
+from lastwrite.storage.machine import available_bytes, core_count, raise_oom_score
 
 # The system whose kernels the fork server loads, because most rounds are on its logs. If the
 # kernels are not compiled, they are compiled only for work on these logs. Workers load the kernels
 # of other systems when they need them.
 USUAL = "kafka"
-_WARM_UP = f"lastwrite.{USUAL}.warm_up"
+WARM_UP = f"lastwrite.{USUAL}.warm_up"
+_COMPILERS = 2  # each part is begun by one of them, so more would only wait
+_COMPILER_BYTES = 512 << 20  # free memory for each of them, with a reserve for the JVM
 _BACKLOG = 16
 
 
@@ -61,6 +64,7 @@ class ForkServer:
         self._listener.listen(_BACKLOG)
         self._spawned: subprocess.Popen[bytes] | None = None
         self._forked = 0
+        self._compilers: list[int] = []
         self._life = Lifeline()
 
     @property
@@ -82,13 +86,16 @@ class ForkServer:
         self._life.hand_over()
 
     def fork(
-        self, system: Callable[[], str | None], note: Callable[[str], None] | None = None
+        self,
+        system: Callable[[], str | None],
+        note: Callable[[str], None] | None = None,
+        warm_up: str = WARM_UP,
     ) -> None:
         """Load all modules in this process, which also needs them, and fork the server from it.
 
-        ``system`` and ``note`` are passed to ``load``.
+        The arguments are passed to ``load``.
         """
-        load(system, note)
+        load(system, note, warm_up, self._compilers)
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
@@ -114,8 +121,9 @@ class ForkServer:
             spawned.kill()
             spawned.wait()
         if forked:
-            os.kill(forked, signal.SIGKILL)
-            os.waitpid(forked, 0)
+            _kill(forked)
+        while self._compilers:
+            _kill(self._compilers.pop())
         self._life.close()
 
 
@@ -132,47 +140,103 @@ def can_fork() -> bool:
     return sys.platform == "linux" and threading.active_count() == 1
 
 
-def load(system: Callable[[], str | None], note: Callable[[str], None] | None = None) -> None:
+def load(
+    system: Callable[[], str | None],
+    note: Callable[[str], None] | None = None,
+    warm_up: str = WARM_UP,
+    compilers: list[int] | None = None,
+) -> None:
     """Import what the stages need, and load the usual kernels.
 
     Modules and kernels stay loaded until the process ends. If kernels are not compiled, ``system``
-    is called to find out whose logs are processed. ``note`` is called before they are compiled.
+    is called to find out whose logs are processed. ``note`` is called before they are compiled, and
+    while they are. ``warm_up`` names the module with the kernels. ``compilers`` receives the
+    processes that compile them, and which the caller kills at the end.
     """
     was_enabled = gc.isenabled()
-    gc.disable()  # a garbage collection would take time and free nothing
-    with suppress(Exception):  # ignored here, because the first task raises the same error
-        is_compiled = import_module(_WARM_UP).is_compiled()
+    gc.disable()  # a garbage collection would scan objects that are never freed
+    with suppress(Exception):  # a task will raise and report the same error
+        kernels = import_module(warm_up)
+        is_compiled = kernels.is_compiled()
         is_needed = is_compiled or system() == USUAL
         if is_needed and not is_compiled and can_fork():
             if note is not None:
                 report_compiling(note)
-            _compile_first()
-        _load_all(with_kernels=is_needed)
-    # Exclude these objects from collections: a collection in a worker would copy shared pages.
-    gc.freeze()
+            _compile_first(kernels, note, [] if compilers is None else compilers)
+        _load_all(kernels if is_needed else None)
+    gc.freeze()  # a collection in a worker would copy every page that it visits
     if was_enabled:
         gc.enable()
 
 
-def _compile_first() -> None:
-    """Compile the kernels in a child process before they are loaded.
+def _compile_first(kernels: Any, note: Callable[[str], None] | None, compilers: list[int]) -> None:
+    """Compile the kernels in child processes before they are loaded.
 
-    The compiler's memory is freed when the child ends. Otherwise every worker would inherit it.
+    Two processes need half the time of one: one begins with the first part, the other with the
+    last, and a kernel is compiled by one of them (``kernel_cache.only_compiler``). The processes
+    then compile the kernels that are needed later, while this process continues.
+
+    The compiler's memory is freed when a child ends. Otherwise every worker would inherit it.
     """
-    child = os.fork()
-    if child == 0:
-        try:
-            import_module(_WARM_UP).compile_kernels()
-        finally:
-            os._exit(0)
+    reports, reporting = socket.socketpair()
+    count = min(_COMPILERS, core_count(), max(1, available_bytes() // _COMPILER_BYTES))
+    for number in range(count):
+        child = os.fork()
+        if child == 0:
+            _compile(kernels, reporting, is_last_first=number > 0)
+        compilers.append(child)
+    reporting.close()
+    begin = time.monotonic()
+    done: set[int] = set()
+    with reports:
+        while len(done) < len(kernels.PARTS) and (report := reports.recv(1)):
+            if note is not None and report[0] not in done:
+                seconds = time.monotonic() - begin
+                note(f"compiled {len(done) + 1} of {len(kernels.PARTS)} parts in {seconds:.0f} s")
+            done.add(report[0])
+
+
+def _compile(kernels: Any, reporting: socket.socket, *, is_last_first: bool) -> NoReturn:
+    """Compile in this forked copy, and send the number of each finished part."""
+    try:
+        with Path(os.devnull).open("r+b") as nothing:  # the driver's streams are not kept open
+            for number in range(3):
+                os.dup2(nothing.fileno(), number)
+        _close_all_but(reporting.fileno())
+        order = -1 if is_last_first else 1
+        for number, part in list(enumerate(kernels.PARTS))[::order]:
+            with suppress(Exception):  # a task will raise and report the same error
+                part()
+            with suppress(OSError):  # the other process has reported all parts
+                reporting.send(bytes([number]))
+        for part in kernels.LATER[::order]:
+            with suppress(Exception):
+                part()
+    finally:
+        os._exit(0)
+
+
+def _load_all(kernels: Any = None) -> None:
+    import pyspark.worker  # noqa: F401
+
+    if kernels is not None:
+        kernels.load_kernels()
+
+
+def _kill(child: int) -> None:
+    os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
 
-def _load_all(*, with_kernels: bool) -> None:
-    import pyspark.worker  # noqa: F401
+def _close_all_but(kept: int) -> None:
+    """Close the driver's files, except the standard streams and ``kept``.
 
-    if with_kernels:
-        import_module(_WARM_UP).load_kernels()
+    One of them is the pipe to a JVM, which must detect the driver's end.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != kept:
+            with suppress(OSError):
+                os.close(int(name))
 
 
 # ---------------------------------------------------------------------- the process itself
@@ -192,13 +256,7 @@ def _serve_forked(listener: socket.socket, life: int) -> None:
         raise_oom_score()
         os.dup2(life, 0)
         os.dup2(life, 1)  # standard output is not used
-        kept = listener.fileno()
-        # Close the driver's files. One of them is the pipe to a JVM, which must detect the driver's
-        # end.
-        for name in os.listdir("/proc/self/fd"):
-            if int(name) > 2 and int(name) != kept:
-                with suppress(OSError):
-                    os.close(int(name))
+        _close_all_but(listener.fileno())
         _serve(listener)
     finally:
         os._exit(0)
