@@ -154,9 +154,8 @@ def clean(
         told = replace(sources, overrides=()) if system == ROCKETMQ else sources
         found, archives = system_named(system or "").with_sources(told), folders
     else:
-        found = (system_named("pulsar") if live else _system_of(folders, system)).with_sources(
-            sources
-        )
+        detected = system_named("pulsar") if live else _system_of(folders, system, metadata)
+        found = detected.with_sources(sources)
         archives = (
             [] if live else [each for each in folders if is_address(each) or systems_at(each)]
         )
@@ -211,7 +210,7 @@ def clean(
         return run_both(cleaner, follower, started, once)
 
 
-def _system_of(roots: Sequence[str], name: str | None) -> System:
+def _system_of(roots: Sequence[str], name: str | None, metadata: str | None) -> System:
     """The system of all roots.
 
     Raises:
@@ -225,7 +224,7 @@ def _system_of(roots: Sequence[str], name: str | None) -> System:
                 path=root,
                 remedy="give a log root, which is a folder with <topic>-<partition> folders",
             )
-    return system_of_all(name, roots)
+    return system_of_all(name, roots, metadata)
 
 
 def _check_roots(

@@ -40,6 +40,7 @@ def dump(
     context: typer.Context,
     path: options.PathArgument,
     system: options.System = None,
+    metadata: options.AutomqMetadata = None,
     topic: options.Topic = None,
     partition: options.Partition = None,
     batches: Annotated[bool, options.option("--batches", "Print one line per batch.")] = False,
@@ -231,6 +232,7 @@ def dump(
     rows = lastwrite.dump(
         path,
         system=system,
+        metadata=metadata,
         topic=topic,
         partition=partition,
         batches=batches,

@@ -15,7 +15,7 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.restored import RestoredLog
 from lastwrite.model.attempts import describe_attempts
 from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchReport
-from lastwrite.reports.fetching import FetchedLog
+from lastwrite.reports.fetching import BucketEnd, FetchedLog
 
 LogT = TypeVar("LogT", FetchedLog, RestoredLog)
 
@@ -36,7 +36,7 @@ def fetch(
         list[str],
         typer.Argument(
             metavar="SOURCE…",
-            help="Kafka: log roots, partition folders, a broker's tier, or a live cluster, "
+            help="Kafka: log roots, partition folders, a broker's tier, a bucket of AutoMQ, or a live cluster, "
             "kafka://HOST:PORT[,HOST:PORT]. RocketMQ: stores, compaction logs in them, "
             "or the name servers of a live cluster, "
             "rocketmq://HOST:PORT[,HOST:PORT][/BROKER]. Pulsar: a live topic, "
@@ -52,11 +52,12 @@ def fetch(
     ],
     topic: options.Topics = None,
     partition: options.Partition = None,
+    system: options.System = None,
     metadata: Annotated[
         str | None,
         options.option(
             "--metadata PATH",
-            "Kafka: the cluster's metadata, as for compact. Pulsar folders: the topic's "
+            "Kafka, AutoMQ: the cluster's metadata, as for compact. Pulsar folders: the topic's "
             "ledgers, as a node of the metadata store or as the output of pulsar-admin "
             "topics stats-internal or info-internal; a folder of such files for many "
             "topics.",
@@ -93,7 +94,8 @@ def fetch(
         bool,
         options.option(
             "--include-active",
-            "Kafka, RocketMQ: also fetch the active segment; Kafka: up to the high watermark.",
+            "Kafka, RocketMQ: also fetch the active segment; Kafka: up to the high watermark. "
+            "AutoMQ: also fetch what only write-ahead objects contain.",
             options.SELECTION,
         ),
     ] = False,
@@ -177,6 +179,7 @@ def fetch(
         sets_aside=set_aside,
         accepts_gap=accept_gap,
         topic_config=options.topic_settings(topic_config, topic_config_file),
+        system=system,
         metadata=metadata,
         cursor=cursor,
         copies=copy,
@@ -224,10 +227,23 @@ def _describe_log(log: FetchedLog) -> str:
         return f"added; archived records that the log does not have were set aside: {log.aside}"
     stay = f"; {format_size(log.foreign_bytes)} remain in the tier" if log.foreign_bytes else ""
     stay += "" if log.gap is None else f"; accepted: {log.gap}"
+    stay += "" if log.objects is None else f"; {_describe_objects(log.objects, log.end_offset)}"
     stay += describe_attempts(log.attempts)
     if log.is_new:
         return f"new{stay}"
     return f"{'added' if log.segments else 'nothing new'}{stay}"
+
+
+def _describe_objects(end: BucketEnd, fetched_end: int | None) -> str:
+    if end.last_object is None and not end.write_ahead_records:
+        return "no objects"
+    text = "" if end.last_object is None else f"up to object {end.last_object}"
+    if not end.write_ahead_records:
+        return text
+    records = f"{counted(end.write_ahead_records)} records that only write-ahead objects contain"
+    if fetched_end is not None and fetched_end > end.uploaded_end:
+        return f"up to position {end.write_ahead_end} of the write-ahead log, with {records}"
+    return f"{text}, without {records}; add --include-active"
 
 
 def _show(output: Output, report: FetchReport) -> None:

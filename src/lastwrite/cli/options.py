@@ -70,7 +70,8 @@ System: TypeAlias = Annotated[
     str | None,
     option(
         "--system NAME",
-        "The system that wrote the files: kafka, rocketmq or pulsar; default: detected.",
+        "The system that wrote the files: kafka, rocketmq, pulsar or automq; default: detected, "
+        "except for automq.",
         SELECTION,
     ),
 ]
@@ -162,7 +163,15 @@ Metadata: TypeAlias = Annotated[
     option(
         "--metadata PATH",
         "The cluster's metadata: a log root, its folder __cluster_metadata-0, or a copy of one of "
-        "them.",
+        "them. AutoMQ needs it.",
+        KAFKA,
+    ),
+]
+AutomqMetadata: TypeAlias = Annotated[
+    str | None,
+    option(
+        "--metadata PATH",
+        "AutoMQ: the controllers' folder __cluster_metadata-0, or a copy of it.",
         KAFKA,
     ),
 ]
@@ -450,8 +459,10 @@ def system_at(path: str, system: str | None) -> Callable[[], str]:
     """A function that detects the system (Kafka, RocketMQ or Pulsar) of the files at ``path``."""
 
     def ask() -> str:
-        from lastwrite.commands.systems import PULSAR, system_of
+        from lastwrite.commands.systems import AUTOMQ, KAFKA, PULSAR, system_of
 
+        if system == AUTOMQ:
+            return KAFKA
         return PULSAR if path.startswith("persistent://") else system_of(path, system)
 
     return ask

@@ -103,6 +103,7 @@ def serve(
     ] = "127.0.0.1",
     config: options.Config = None,
     config_file: options.ConfigFile = None,
+    system: options.System = None,
     metadata: options.Metadata = None,
     json: options.Json = False,
 ) -> int:
@@ -144,6 +145,7 @@ def serve(
         metrics_port=metrics_port,
         metrics_host=metrics_host,
         config=options.settings(output, config, config_file),
+        system=system,
         metadata=metadata,
         tell=output.say,
     )

@@ -97,6 +97,7 @@ def table(
         ),
     ] = "512m",
     system: options.System = None,
+    metadata: options.AutomqMetadata = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
     key_format: options.KeyFormat = "raw",
@@ -149,6 +150,7 @@ def table(
             format=format,
             catalog=catalog,
             memory=memory,
+            metadata=metadata,
             config=options.settings(output, config, config_file),
             progress=output.progress(),
         )
@@ -179,6 +181,7 @@ def table(
             anew=next(anews),
             memory=memory,
             system=system,
+            metadata=metadata,
             config=settings,
             progress=next(progresses),
             **given,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Unpack
 
-from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
+from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_to_read
 from lastwrite.config.stores import is_of_stores, store_settings
 from lastwrite.decoding.options import DecodingConfig, DecodingOptions
 from lastwrite.errors import InvalidConfig
@@ -21,6 +21,7 @@ def dump(
     path: str,
     *,
     system: str | None = None,
+    metadata: str | None = None,
     topic: str | None = None,
     partition: int | None = None,
     batches: bool = False,
@@ -46,7 +47,9 @@ def dump(
     Args:
         path: a log root, a partition's folder, or one file of either (segment, index, snapshot,
             checkpoint …).
-        system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
+        system: ``kafka``, ``rocketmq``, ``pulsar`` or ``automq``. None means: detect it from the
+            files.
+        metadata: AutoMQ: the path of the cluster's metadata log, ``__cluster_metadata-0``.
         topic, partition: only this topic, and only this partition of each topic. None means all.
         batches: one row per batch instead: header fields, with the checksum checked; the records
             are not decoded.
@@ -99,7 +102,7 @@ def dump(
     others = {name: value for name, value in (config or {}).items() if not is_of_stores(name)}
     if last is not None and last < 1:
         raise InvalidConfig(f"--last is {last}", remedy="give a number of 1 or more")
-    found, path = system_of(str(path), system), str(path)
+    found, path = system_to_read(str(path), system, metadata), str(path)
     missed = None  # text for a lookup without result; RocketMQ's lookups report this themselves
     if limit is None or limit > 0:
         missed = _missed(key=key, message_id=message_id, offset=offset, time_ms=time_ms)

@@ -16,7 +16,7 @@ from lastwrite.archive.following import FollowRequest
 from lastwrite.archive.layout import systems_at
 from lastwrite.commands.following import fetch_once, limits_of
 from lastwrite.commands.selection import TopicConfig, find_partitions, overrides, paths_of
-from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, reject_server, system_of
+from lastwrite.commands.systems import AUTOMQ, KAFKA, PULSAR, ROCKETMQ, reject_server, system_of
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import SettingSources
 from lastwrite.engine.system import system_named
@@ -48,6 +48,7 @@ def fetch(
     *,
     topic: Topics = None,
     partition: int | None = None,
+    system: str | None = None,
     metadata: str | None = None,
     cursor: str | None = None,
     copies: bool = False,
@@ -66,7 +67,7 @@ def fetch(
 
     Args:
         sources: Kafka: log roots, partition folders, or copies of them, even while a broker runs;
-            a broker's tier (KIP-405); or one live cluster, ``kafka://HOST:PORT[,HOST:PORT…]``.
+            a broker's tier (KIP-405), or a bucket of AutoMQ; or one live cluster, ``kafka://HOST:PORT[,HOST:PORT…]``.
             RocketMQ: stores, or compaction logs in them; or the name servers of a live cluster,
             ``rocketmq://HOST:PORT[,HOST:PORT…][/BROKER]``. Pulsar: folders of a bucket's objects,
             of MapFiles, or of bookies (entry logs, journals), which become topic folders; or
@@ -78,6 +79,8 @@ def fetch(
         topic: only this topic of the folders, with all its partitions if it names none. Kafka and
             RocketMQ: also a shell pattern, or several of either.
         partition: Kafka, RocketMQ: only this partition or queue of each topic.
+        system: ``automq`` if the source is a bucket of AutoMQ, which needs ``metadata``. None
+            means: detect it from the files.
         metadata: Kafka: the metadata of the cluster, as for ``compact``.
         metadata, cursor: Pulsar folders: the exported metadata of the topic's ledgers and of its
             compaction, see ``pulsar.store.exported_metadata``. ``metadata`` may be a folder for
@@ -86,8 +89,8 @@ def fetch(
             segments instead of referring to them.
         recover: include entries of an open ledger in bookies' files that no writer confirmed. Live
             Pulsar topic: fetch the intact entries around lost ones into a topic folder.
-        include_active: Kafka: also the active segment, up to the high watermark. RocketMQ: also
-            the active file.
+        include_active: Kafka: also the active segment, up to the high watermark. AutoMQ: also the
+            records that only write-ahead objects contain. RocketMQ: also the active file.
         keep_scans: Kafka log directories: store the scan of each segment in the archive, as
             ``compact`` does. The log is read twice for this.
         memory: Kafka, RocketMQ: memory of this process, in bytes or as ``"2g"``. None means a
@@ -123,7 +126,14 @@ def fetch(
     for source in sources:
         if not source.startswith((KAFKA_SCHEME, ROCKETMQ_SCHEME)):
             reject_server(source, is_fetched=True)
-    if keep_scans and (is_live or _system_at(sources[0]) != KAFKA):
+    if system is not None and is_live:
+        raise InvalidConfig(
+            "--system (system) is only for folders and buckets", remedy="leave out --system"
+        )
+    if system == AUTOMQ:
+        for source in sources:
+            system = system_of(source, AUTOMQ, metadata)
+    if keep_scans and (is_live or _system_at(sources[0], system) != KAFKA):
         raise InvalidConfig(
             "only log directories of Kafka can keep scan results", remedy="leave out --keep-scans"
         )
@@ -147,7 +157,7 @@ def fetch(
             "--accept-gap (accepts_gap) and --set-aside (sets_aside) exclude each other",
             remedy="give only one of them",
         )
-    if sets_aside and (is_live or _system_at(sources[0]) != KAFKA):
+    if sets_aside and (is_live or _system_at(sources[0], system) != KAFKA):
         raise InvalidConfig(
             "--set-aside (sets_aside) is only for topics of Kafka", remedy="leave out --set-aside"
         )
@@ -156,7 +166,7 @@ def fetch(
     goes_straight = len(urls) == len(sources) and not recover and not is_old
     if rate is not None and not goes_straight:
         raise InvalidConfig("--rate is only for a live cluster", remedy="leave out --rate")
-    whose = None if urls else _system_at(sources[0])
+    whose = None if urls else _system_at(sources[0], system)
     if whose is not None:
         reject_inside(to, sources)
         told_by = SettingSources(overrides=overrides(topic_config), metadata=metadata)
@@ -246,8 +256,8 @@ def _reject_nothing_at(folder: str) -> None:
         )
 
 
-def _system_at(source: str) -> str | None:
-    """The system of the logs at ``source``, Kafka or RocketMQ.
+def _system_at(source: str, system: str | None) -> str | None:
+    """The system of the logs at ``source``, Kafka or RocketMQ. ``system`` is the stated system.
 
     Returns None for any other folder. Such a folder may have ledgers of Pulsar, whose files can
     have any name.
@@ -255,7 +265,7 @@ def _system_at(source: str) -> str | None:
     Raises:
         NotALog: a RocketMQ store has no compaction log.
     """
-    found = system_of(source)
+    found = system_of(source, system)
     if found == ROCKETMQ:
         return found
     try:

@@ -68,7 +68,7 @@ def inspect(
     """
     address.use(store_settings(config))
     paths = paths_of(path)
-    whose = {system_of(each, system) for each in paths}
+    whose = {system_of(each, system, metadata) for each in paths}
     if len(paths) > 1 and whose != {KAFKA}:
         raise InvalidConfig(
             "several paths were given, and not all are Kafka log roots",

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from lastwrite.archive.gaps import gaps_in, warn_of
-from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
+from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_to_read
 from lastwrite.commands.table import MEMORY, KeyedTable, partitions_of_topic, steady
 from lastwrite.config.stores import store_settings
 from lastwrite.decoding.options import ASIDE, DecodingConfig, DecodingOptions
@@ -96,6 +96,7 @@ def latest(
     *,
     limit_bytes: int = LIMIT_BYTES,
     system: str | None = None,
+    metadata: str | None = None,
     spark: None = None,
     config: Mapping[str, object] | None = None,
     **decoding: Unpack[DecodingOptions],
@@ -107,6 +108,7 @@ def latest(
     *,
     limit_bytes: int = LIMIT_BYTES,
     system: str | None = None,
+    metadata: str | None = None,
     spark: SparkSession,
     config: Mapping[str, object] | None = None,
     **decoding: Unpack[DecodingOptions],
@@ -117,6 +119,7 @@ def latest(
     *,
     limit_bytes: int = LIMIT_BYTES,
     system: str | None = None,
+    metadata: str | None = None,
     spark: SparkSession | None = None,
     config: Mapping[str, object] | None = None,
     **decoding: Unpack[DecodingOptions],
@@ -129,7 +132,9 @@ def latest(
             roots are not in the table.
         topic: the name of the topic; not needed if ``path`` determines it.
         limit_bytes: size limit of the dictionary: keys, values and about 200 bytes per entry.
-        system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
+        system: ``kafka``, ``rocketmq``, ``pulsar`` or ``automq``. None means: detect it from the
+            files.
+        metadata: AutoMQ: the path of the cluster's metadata log, ``__cluster_metadata-0``.
         spark: with a session, the result is a DataFrame of any size, like ``read`` with
             ``view="compacted"``. It reads the files when it is evaluated, so they must not have
             changed by then. Needs pyarrow and pandas.
@@ -156,7 +161,7 @@ def latest(
     if spark is None:
         _reject_for_dictionaries(wanted)
     address.use(store_settings(config))
-    system = system_of(path, system)
+    system = system_to_read(path, system, metadata)
     rows = rows_of(system)
     budget = parse_bytes(MEMORY)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
+from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_to_read
 from lastwrite.config.stores import store_settings
 from lastwrite.decoding.options import DecodingConfig, DecodingOptions
 from lastwrite.errors import InvalidConfig
@@ -41,6 +41,7 @@ def read(
     limit: int | None = None,
     one_pull: bool = False,
     system: str | None = None,
+    metadata: str | None = None,
     start: str | None = None,
     read_compacted: bool = False,
     time_ms: int | None = None,
@@ -58,6 +59,7 @@ def read(
     queue: int | None = None,
     offset: int | None = None,
     system: str | None = None,
+    metadata: str | None = None,
     isolation_level: str | None = None,
     config: Mapping[str, object] | None = None,
     spark: SparkSession,
@@ -74,6 +76,7 @@ def read(
     limit: int | None = None,
     one_pull: bool = False,
     system: str | None = None,
+    metadata: str | None = None,
     start: str | None = None,
     read_compacted: bool = False,
     time_ms: int | None = None,
@@ -95,7 +98,9 @@ def read(
             an archive of Kafka or RocketMQ topics, in a folder or a bucket.
         topic, queue: the queue or partition; not needed if ``path`` determines it, or if there is
             only one.
-        system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
+        system: ``kafka``, ``rocketmq``, ``pulsar`` or ``automq``. None means: detect it from the
+            files.
+        metadata: AutoMQ: the path of the cluster's metadata log, ``__cluster_metadata-0``.
         offset: RocketMQ, Kafka: the offset of the first pull. If it is below the minimum, reading
             starts at the minimum, as with a broker. None means 0, or Kafka's log start.
         limit: at most this many messages.
@@ -132,7 +137,7 @@ def read(
             reject it. In Kafka, a damaged batch is skipped.
     """
     address.use(store_settings(config))
-    found, path = system_of(str(path), system), str(path)
+    found, path = system_to_read(str(path), system, metadata), str(path)
     wanted = DecodingConfig.of(decoding)
     if spark is not None:
         others = limit, time_ms, start, key

@@ -77,7 +77,7 @@ def find_partitions(
         InvalidConfig: the paths have files of several systems.
         CorruptLog: the metadata of the cluster is damaged, which affects all partitions.
     """
-    system = system_of_all(system_name, paths)
+    system = system_of_all(system_name, paths, sources.metadata)
     found: dict[str, None] = {}
     named: set[str] = set()
     missing: NotALog | None = None

@@ -16,21 +16,32 @@ from lastwrite.storage.objects.address import is_address
 
 _SERVERS = re.compile(r"[\w.-]+:\d{1,5}(?:,[\w.-]+:\d{1,5})*")
 KAFKA, ROCKETMQ, PULSAR = SYSTEMS = ("kafka", "rocketmq", "pulsar")
+AUTOMQ = "automq"  # Kafka's partitions in AutoMQ's objects; never detected
 
 
-def system_of(path: str, name: str | None = None) -> str:
+def system_of(path: str, name: str | None = None, metadata: str | None = None) -> str:
     """The name of the system: ``name``, or else the system that wrote the files at ``path``.
 
-    The default is Kafka. Only the modules that recognise files are imported.
+    The default is Kafka. Only the modules that recognise files are imported. For ``automq`` the
+    partitions of the bucket are located, and the result is ``kafka``.
+
+    Args:
+        metadata: path of the cluster's metadata log, which ``automq`` needs.
 
     Raises:
         InvalidConfig: there is no such system; or ``path`` is the address of a live topic.
+        LogError: as ``kafka.store.automq.locate``.
     """
     _reject_address(path)
+    if name == AUTOMQ:
+        from lastwrite.kafka.store import automq  # imported only if needed
+
+        automq.locate(path, metadata)
+        return KAFKA
     if name is not None:
         if name not in SYSTEMS:
             raise InvalidConfig(
-                f"unknown system {name!r}", remedy=f"give one of: {', '.join(SYSTEMS)}"
+                f"unknown system {name!r}", remedy=f"give one of: {', '.join((*SYSTEMS, AUTOMQ))}"
             )
         return name
     archived = systems_at(path)
@@ -47,6 +58,19 @@ def system_of(path: str, name: str | None = None) -> str:
     if pulsar_place.locate(path) is not None or pulsar_place.kind_of(path) is not None:
         return PULSAR
     return ROCKETMQ if not is_address(path) and rocketmq_place.is_in_store(path) else KAFKA
+
+
+def system_to_read(path: str, name: str | None, metadata: str | None) -> str:
+    """The name of the system, for a command that needs ``metadata`` only for ``automq``.
+
+    Raises:
+        InvalidConfig: ``metadata`` is given for another system; or as ``system_of``.
+    """
+    if metadata is not None and name != AUTOMQ:
+        raise InvalidConfig(
+            "--metadata (metadata) is only for --system automq here", remedy="leave out --metadata"
+        )
+    return system_of(path, name, metadata)
 
 
 def _reject_address(path: str) -> None:
@@ -110,13 +134,15 @@ def system_at(path: str, name: str | None = None) -> System:
     return system_named(system_of(path, name))
 
 
-def system_of_all(name: str | None, paths: Sequence[str]) -> System:
+def system_of_all(name: str | None, paths: Sequence[str], metadata: str | None = None) -> System:
     """The name of the system: ``name``, or the system that wrote the files at all ``paths``.
+
+    ``metadata`` is as for ``system_of``.
 
     Raises:
         InvalidConfig: there is no such system, or the paths have files of several systems.
     """
-    systems = {path: system_of(path, name) for path in paths}
+    systems = {path: system_of(path, name, metadata) for path in paths}
     if len(set(systems.values())) > 1:
         text = ", ".join(f"{path} belongs to {system}" for path, system in systems.items())
         raise InvalidConfig(

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from lastwrite.archive.gaps import gaps_in, warn_of
-from lastwrite.commands.systems import system_of
+from lastwrite.commands.systems import system_to_read
 from lastwrite.config.stores import store_settings
 from lastwrite.decoding.options import DecodingConfig, DecodingOptions
 from lastwrite.encoding.slices import bytes_of
@@ -58,6 +58,7 @@ def table(
     *,
     memory: str | int = MEMORY,
     system: str | None = None,
+    metadata: str | None = None,
     config: Mapping[str, object] | None = None,
     **decoding: Unpack[DecodingOptions],
 ) -> KeyedTable:
@@ -68,7 +69,9 @@ def table(
             in a folder or a bucket. The path must contain the whole topic.
         topic: the name of the topic; not needed if there is only one.
         memory: memory limit, in bytes or as ``512m``. A larger index uses scratch files.
-        system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
+        system: ``kafka``, ``rocketmq``, ``pulsar`` or ``automq``. None means: detect it from the
+            files.
+        metadata: AutoMQ: the path of the cluster's metadata log, ``__cluster_metadata-0``.
         config: settings ``storage.*`` of a bucket. Kafka: ``cleanup.policy=compact`` states that
             the topic was compacted earlier, so that offsets between two segments may be missing.
         decoding: formats and schemas of values, and of keys in columns; see ``DecodingConfig``.
@@ -83,7 +86,7 @@ def table(
     """
     path = str(path)
     address.use(store_settings(config))
-    rows = rows_of(system_of(path, system))
+    rows = rows_of(system_to_read(path, system, metadata))
     wanted = DecodingConfig.of(decoding)
 
     named: set[str] = set()

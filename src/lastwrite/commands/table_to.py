@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from msgspec import structs
 
 from lastwrite.archive.gaps import gaps_in
-from lastwrite.commands.systems import system_of
+from lastwrite.commands.systems import system_to_read
 from lastwrite.commands.table import MEMORY, partitions_of_topic, steady
 from lastwrite.config.stores import store_settings
 from lastwrite.decoding.options import ASIDE, DecodingConfig, DecodingOptions
@@ -69,6 +69,7 @@ def table_to(
     anew: bool = False,
     memory: str | int = MEMORY,
     system: str | None = None,
+    metadata: str | None = None,
     config: Mapping[str, object] | None = None,
     now_ms: int | None = None,
     progress: Progress | None = None,
@@ -97,7 +98,9 @@ def table_to(
             table with vectors keeps them, and fewer engines can read it.
         anew: write the whole table again, in any state.
         memory: memory limit, in bytes or as ``512m``. More data is in scratch files.
-        system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
+        system: ``kafka``, ``rocketmq``, ``pulsar`` or ``automq``. None means: detect it from the
+            files.
+        metadata: AutoMQ: the path of the cluster's metadata log, ``__cluster_metadata-0``.
         config: settings ``storage.*`` of a bucket. Kafka: ``cleanup.policy=compact`` states that
             the topic was compacted earlier, so that offsets between two segments may be missing.
         now_ms: the current time, which decides what is old enough to delete. None means the clock.
@@ -120,7 +123,7 @@ def table_to(
     if buckets is not None and (buckets < 1 or buckets & (buckets - 1)):
         raise InvalidConfig(f"the number of buckets is {buckets}", remedy="give a power of two")
     address.use(store_settings(config))
-    source = rows_of(system_of(path, system))
+    source = rows_of(system_to_read(path, system, metadata))
     given = {name: value for name, value in decoding.items() if value is not None}
     check_format(str(to), format, catalog, vectors)
     from lastwrite.tables.rows import Rows

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lastwrite.commands.systems import system_of
+from lastwrite.commands.systems import AUTOMQ, KAFKA, system_of, system_to_read
 from lastwrite.config.keyless import may_drop
 from lastwrite.config.stores import store_settings
 from lastwrite.model.progress import Progress
@@ -33,6 +33,7 @@ def verify(
     before: str | None = None,
     *,
     system: str | None = None,
+    metadata: str | None = None,
     topic: Topics = None,
     partition: int | None = None,
     config: Mapping[str, object] | None = None,
@@ -52,7 +53,10 @@ def verify(
             folders of Pulsar, which are read in this process.
         before: the same log before compaction. None means: check the structure only. Partitions
             are matched by name; two single partitions are compared even if their names differ.
-        system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
+        system: ``kafka``, ``rocketmq``, ``pulsar`` or ``automq``. None means: detect it from the
+            files.
+        metadata: AutoMQ: the path of the cluster's metadata log, ``__cluster_metadata-0``. If
+            ``before`` is given, it is the bucket.
         topic, partition: selection as for ``compact``. None means all.
         config: settings by upstream's names, as for ``compact``. They decide which records may be
             missing. Kafka's ``index.interval.bytes`` is the expected density of indexes.
@@ -81,9 +85,10 @@ def verify(
         config=may_drop(config, drop_keyless),
         now_ms=now_ms,
     )
-    found = system_of(question.path, system)
-    if question.before is not None:
-        # check that ``before`` is not the address of a live topic
-        system_of(question.before, system)
+    if question.before is None:
+        found = system_to_read(question.path, system, metadata)
+    else:
+        system_to_read(question.before, system, metadata)
+        found = system_of(question.path, KAFKA if system == AUTOMQ else system)
     proof = proof_of(found)
     return engine.verify(proof, question, spark, master, memory, conf or {}, progress)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import structs
 
 from lastwrite.archive.gaps import gaps_in
-from lastwrite.commands.systems import system_of
+from lastwrite.commands.systems import AUTOMQ, system_of
 from lastwrite.commands.table import MEMORY, partitions_of_topic, steady
 from lastwrite.commands.table_to import check_format, format_at
 from lastwrite.config.stores import store_settings
@@ -29,6 +29,7 @@ def verify_table(
     catalog: str | None = None,
     limit: int = 20,
     memory: str | int = MEMORY,
+    metadata: str | None = None,
     config: Mapping[str, object] | None = None,
     progress: Progress | None = None,
 ) -> TableProof:
@@ -39,6 +40,7 @@ def verify_table(
         to, catalog: as they were given to ``table_to``.
         topic: the name of the topic, if a catalog needs it. None means: take it from the table.
         format: ``iceberg``, ``delta`` or ``parquet``. None means the format of the table at ``to``.
+        metadata: AutoMQ: as for ``table_to``. It implies ``automq``.
         limit: the maximum number of differing keys in the report.
 
     Raises:
@@ -65,7 +67,8 @@ def verify_table(
             remedy="create the table with lastwrite table --to",
         )
     state, found = head.state, head
-    source = rows_of(system_of(path, state.system))
+    system = state.system if metadata is None else AUTOMQ
+    source = rows_of(system_of(path, system, metadata))
 
     def listed() -> list[PartitionLog]:
         return partitions_of_topic(source, path, state.topic, config)

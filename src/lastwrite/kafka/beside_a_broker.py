@@ -123,9 +123,14 @@ def one_try(number: int, *logs: PartitionLog, is_last: bool = False) -> Iterator
                     if number < TRIES:
                         return
                     raise _lost(log) from error
-        is_open = any(log.open_as is not None for log in logs)
+        is_open = any(log.open_as is not None or _is_of_parts(log) for log in logs)
         with reading.one_try(number, is_open=is_open and not is_last):
             raise
+
+
+def _is_of_parts(log: PartitionLog) -> bool:
+    """Whether the log is in a bucket of AutoMQ, whose cluster may replace the objects."""
+    return any(segment.opener is not None for segment in log.segments)
 
 
 def _lost(log: PartitionLog) -> CommitConflict:

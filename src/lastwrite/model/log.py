@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -34,6 +34,19 @@ class KeptScan(NamedTuple):
     address: str
     size_bytes: int
     etag: str
+
+
+class SegmentOpener(Protocol):
+    """Opens a segment that is stored in parts of several objects. Small when pickled."""
+
+    def open(self, start: int, end: int, limits: Any = None) -> Any:
+        """A ``storage.reading.SegmentReader`` of the segment.
+
+        Args:
+            start: position of a sequential read; negative means unknown.
+            end: bytes from this position on are not read ahead.
+            limits: the ``Limits`` of a worker. None means the defaults.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,8 @@ class Segment:
     # bytes of a small index object in a bucket, so that tasks do not read the object
     index: bytes = b""
     kept: KeptScan | None = None  # stored scan of a segment in an archive; None in a log directory
+    # opens a segment that is stored in parts of several objects; None for one file or object
+    opener: SegmentOpener | None = None
 
     @property
     def file_bytes(self) -> int:
@@ -193,6 +208,8 @@ class PartitionLog:
     active_from: int | None = None
     # topic id of a log in an archive or a tier; a log directory has it in partition.metadata
     topic_id: str | None = None
+    # offset and path of each producer snapshot, if they are not in ``folder``; else None
+    snapshots: tuple[tuple[int, str], ...] | None = None
     # in Pulsar: the remaining raw ledgers below the compaction horizon
     superseded: tuple[Segment, ...] = ()
     # gaps between segments as (first offset, end), except gaps that compaction explains

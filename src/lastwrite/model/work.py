@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lastwrite.model.columns import Int64Array
-from lastwrite.model.log import AbortedTransaction, Problem, Segment
+from lastwrite.model.log import AbortedTransaction, Problem, Segment, SegmentOpener
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.stores import StoreSettings
 
@@ -62,6 +62,7 @@ class ScanRange:
     growing: int = 0  # as ``Segment.growing``
     etag: str = ""  # as ``Segment.etag``
     index: bytes = b""  # as ``Segment.index``
+    opener: SegmentOpener | None = None  # as ``Segment.opener``
 
     @classmethod
     def of(
@@ -93,6 +94,7 @@ class ScanRange:
             growing=segment.growing,
             etag=segment.etag,
             index=segment.index,
+            opener=segment.opener,
         )
 
     @property

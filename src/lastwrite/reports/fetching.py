@@ -24,6 +24,18 @@ class HoldReason(StrEnum):
     FAILED = "failed"  # any other cause
 
 
+class BucketEnd(FrozenDocument, frozen=True, kw_only=True):
+    """Up to where a partition in a bucket of AutoMQ can be read, and from which objects."""
+
+    uploaded_end: int  # end offset of the records in data objects
+    last_object: int | None = None  # id of the last data object of the partition
+    # number of records that only write-ahead objects contain
+    write_ahead_records: int = 0
+    write_ahead_end: int | None = None  # position of the last of them in the write-ahead log
+    # streams in the objects read so far that belong to no topic; they are not read
+    unknown_streams: int = 0
+
+
 class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
     """The result of fetching one partition: the amount of data, or the reason why there is none."""
 
@@ -47,6 +59,7 @@ class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
     # address of the archive with the records that were set aside, because the live log differs
     aside: str | None = None
     attempts: int = 1  # number of attempts; more than 1 if another writer committed first
+    objects: BucketEnd | None = None  # AutoMQ: the objects that were read; null for any other log
 
 
 class LogsFetched(FrozenDocument, frozen=True, kw_only=True):

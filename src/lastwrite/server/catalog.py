@@ -27,7 +27,7 @@ from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.format.text import topic_id_bytes
 from lastwrite.kafka.look.problems import loses_records
 from lastwrite.kafka.look.served import ServedLog
-from lastwrite.kafka.store import archived, log_dir, partitions, root_state
+from lastwrite.kafka.store import archived, log_dir, partitions, root_state, tiered
 from lastwrite.kafka.system import KAFKA
 from lastwrite.model.log import PartitionLog, Problem, TopicPartition, any_damaged
 from lastwrite.server.files import Files
@@ -262,6 +262,8 @@ class ServedPartition:
         """A value that changes whenever the partition changes."""
         if archived.is_archived(self.folder):
             return self.manifest_state()
+        if tiered.is_located(self._root):  # its listing does not change
+            return None
         active = None
         if self._log is not None and self._log.log.segments:
             active = state_of(self._log.log.segments[-1].path)

@@ -221,6 +221,8 @@ def _wait_to_send(to: socket.socket, until: float) -> None:
 
 
 def _is_object(segment: Segment) -> bool:
+    if segment.opener is not None:
+        return True
     return is_address(segment.path) or segment.path.endswith(chunked.MANIFEST)
 
 

@@ -25,7 +25,7 @@ from lastwrite.kafka.cluster.commits import Commit
 from lastwrite.kafka.cluster.commits import GroupPartition as Position
 from lastwrite.kafka.network.messages import schema
 from lastwrite.kafka.rules.serve_settings import MECHANISMS, ServeConfig, serve_config
-from lastwrite.kafka.store import archived
+from lastwrite.kafka.store import archived, tiered
 from lastwrite.kafka.store.positions import OffsetRetention, positions_in
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.server.authorized_catalog import AuthorizedCatalog
@@ -95,6 +95,7 @@ def serve(
     advertise: str | None = None,
     state: str | None = None,
     config: Mapping[str, object] | None = None,
+    system: str | None = None,
     metadata: str | None = None,
     cache: str | int | None = None,
     users: str | None = None,
@@ -118,6 +119,8 @@ def serve(
             a folder below ``$XDG_STATE_HOME/lastwrite`` that is specific to these paths.
         config: access to object stores; TLS and client limits, by the names of Kafka's broker
             settings (``ssl.certificate.location``, ``max.connections``, …).
+        system: ``automq`` if ``path`` is a bucket of AutoMQ, which needs ``metadata``. It is served
+            as it was when the server started. None means: detect the system from the files.
         metadata: the metadata of the Kafka cluster: a log root, or a copy of its
             ``__cluster_metadata-0``.
         cache: memory for cached blocks of object stores, such as ``"256m"``. None means 128 MiB.
@@ -152,7 +155,9 @@ def serve(
     schema("metadata", 0)  # raise the error now if kio is not installed
     use(store_settings(config))
     sources = [
-        ServedSource(each, system_named(name)) for each in paths for name in _systems_at(each)
+        ServedSource(each, system_named(name))
+        for each in paths
+        for name in _systems_at(each, system, metadata)
     ]
     settings = serve_config(config)
     host, port = _bound(listen)
@@ -228,8 +233,10 @@ def _make_first(catalog: Catalog) -> None:
                 return
 
 
-def _systems_at(path: str) -> list[str]:
+def _systems_at(path: str, system: str | None, metadata: str | None) -> list[str]:
     """The systems of the archive at ``path``, one or several. Otherwise the system of its files."""
+    if system is not None:
+        return [system_of(path, system, metadata)]
     return systems_at(path) or [system_of(path)]
 
 
@@ -372,7 +379,9 @@ def _continue_groups(
     retention = OffsetRetention(now_ms, settings.offsets_retention_minutes * 60_000)
     for path in paths:
         # archives are skipped here: they store committed offsets with each partition
-        if is_address(path) or systems_at(path) or system_of(path) != KAFKA:
+        if not tiered.is_located(path) and (
+            is_address(path) or systems_at(path) or system_of(path) != KAFKA
+        ):
             continue
         with suppress(NotALog):
             found = positions_in(path, retention)

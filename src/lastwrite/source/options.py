@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lastwrite.commands.rows import is_compacted
+from lastwrite.commands.systems import AUTOMQ
 from lastwrite.config.stores import STORE_NAMES, is_of_stores
 from lastwrite.decoding.options import SPARK_NAMES, DecodingConfig, with_option_names
 from lastwrite.errors import InvalidConfig
@@ -38,6 +39,8 @@ _STRATEGIES = ("subscribe", "subscribepattern", "assign")
 _SHOWN = {
     "path": "path",
     "paths": "paths",
+    "system": "system",
+    "metadata": "metadata",
     "subscribe": "subscribe",
     "subscribepattern": "subscribePattern",
     "assign": "assign",
@@ -89,6 +92,7 @@ class SourceOptions:
     """The checked options of a read query."""
 
     paths: tuple[str, ...]
+    metadata: str | None = None  # AutoMQ: path of the cluster's metadata log
     topics: tuple[str, ...] = ()  # names of the topics to read
     pattern: re.Pattern[str] | None = None
     assigned: frozenset[TopicPartition] = frozenset()
@@ -151,6 +155,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool | None = False) -> Source
     _check_order(start, end)
     return SourceOptions(
         paths=_paths(options),
+        metadata=_metadata(options),
         topics=tuple(
             topic for each in options.get("subscribe", "").split(",") if (topic := each.strip())
         ),
@@ -247,6 +252,18 @@ def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
             "paths is not a JSON list", remedy='give JSON such as ["/data/one", "/data/two"]'
         )
     return tuple(paths)
+
+
+def _metadata(options: Mapping[str, str]) -> str | None:
+    """The path of the metadata log of AutoMQ's cluster. None for any other system."""
+    system, metadata = options.get("system"), options.get("metadata")
+    if (system is None) != (metadata is None) or system not in (None, AUTOMQ):
+        raise InvalidConfig(
+            f"system is {system!r} and metadata is {metadata!r}",
+            remedy=f"for a bucket of AutoMQ give both: system={AUTOMQ}, and as metadata the path "
+            "of the controllers' folder __cluster_metadata-0; otherwise leave out both",
+        )
+    return metadata
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:

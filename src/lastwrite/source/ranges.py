@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from lastwrite.commands.systems import KAFKA, system_of_all
+from lastwrite.commands.systems import AUTOMQ, KAFKA, system_of, system_of_all
 from lastwrite.config.stores import store_settings
 from lastwrite.engine.system import system_named
 from lastwrite.errors import CommitConflict, InvalidConfig, NotALog
 from lastwrite.kafka.look.read import Isolation, KafkaReading
+from lastwrite.kafka.store import tiered
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.rows.reading import PIECE_BYTES, RowUnit, row_units
 from lastwrite.rows.system import RowSystem, rows_of
@@ -44,17 +45,27 @@ def listed(options: SourceOptions) -> list[PartitionLog]:
 
 
 def use_stores(options: SourceOptions) -> None:
-    """Apply the options for object stores in this process from now on."""
+    """Apply the options for object stores in this process from now on.
+
+    The partitions of AutoMQ's buckets are located again.
+    """
     address.use(store_settings(options.stores))
+    for path in options.paths if options.metadata is not None else ():
+        system_of(path, AUTOMQ, options.metadata)
 
 
-@lru_cache(maxsize=16)
 def system_at(paths: tuple[str, ...]) -> RowSystem:
     """The system (Kafka, RocketMQ or Pulsar) of the logs at all these paths.
 
     Raises:
         InvalidConfig: the logs are of several systems.
     """
+    is_located = all(tiered.is_located(address.real_path(path)) for path in paths)
+    return rows_of(KAFKA) if is_located else _detected(paths)
+
+
+@lru_cache(maxsize=16)
+def _detected(paths: tuple[str, ...]) -> RowSystem:
     return rows_of(system_of_all(None, paths).name)
 
 

@@ -23,7 +23,7 @@ from lastwrite.errors import (
     located,
 )
 from lastwrite.model.columns import ByteArray
-from lastwrite.model.log import PartitionLog, Segment
+from lastwrite.model.log import PartitionLog, Segment, SegmentOpener
 from lastwrite.model.stores import StoreSettings
 from lastwrite.model.work import Limits, ScanRange
 from lastwrite.storage import chunked
@@ -320,6 +320,8 @@ def reader_of(segment: Segment) -> SegmentReader:
     Raises:
         CommitConflict: the segment vanished or changed after it was listed.
     """
+    if segment.opener is not None:
+        return opened(segment.opener, -1, segment.size_bytes)
     if segment.path.endswith(chunked.MANIFEST):
         return ChunkedReader(segment.path, segment.file_bytes)
     if is_address(segment.path):
@@ -348,6 +350,8 @@ def reader_at(
 
 def reader_of_piece(piece: ScanRange, limits: Limits | None = None) -> SegmentReader:
     """A reader that reads a piece of a segment sequentially, in a worker with ``limits``."""
+    if piece.opener is not None:
+        return opened(piece.opener, piece.start, piece.end, limits)
     if piece.path.endswith(chunked.MANIFEST):
         return ChunkedReader(piece.path, piece.size_bytes, limits)
     if is_address(piece.path):
@@ -360,6 +364,14 @@ def reader_of_piece(piece: ScanRange, limits: Limits | None = None) -> SegmentRe
             limits=limits,
         )
     return SegmentReader(piece.path, piece.size_bytes, *_identity(piece))
+
+
+def opened(
+    opener: SegmentOpener, start: int, end: int, limits: Limits | None = None
+) -> SegmentReader:
+    """The reader that ``opener`` returns."""
+    reader: SegmentReader = opener.open(start, end, limits)
+    return reader
 
 
 def _identity(of: Segment | ScanRange) -> tuple[int, int, str]:
@@ -479,6 +491,7 @@ def check_segments(log: PartitionLog) -> None:
     """
     for segment in log.segments:
         is_object = is_address(segment.path) or segment.path.endswith(chunked.MANIFEST)
+        is_object = is_object or segment.opener is not None
         # objects are skipped: they do not change, and each response was for the planned version
         if is_object:
             continue

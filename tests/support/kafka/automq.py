@@ -18,6 +18,7 @@ from typing import NamedTuple
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.text import topic_id_text
+from lastwrite.kafka.producers.snapshot import encode_snapshot
 from tests.support.kafka.metadata import setting, text, topic, write_identity
 
 CLUSTER = "AutomqTestCluster00000"
@@ -185,6 +186,8 @@ class Cluster:
         self._logged = 0  # of ``_values``, in the metadata log
         self._objects = self._streams = 0
         self._segment_records = segment_records
+        self.records_per_block, self.blocks_per_run = 4, 2
+        self.has_snapshots = False  # of producers, at the base of each segment
         write_identity(folder, CLUSTER)
         self.add(record(12, 0, text("automq.version") + struct.pack(">h", version)))
         self.add(record(513, 0, struct.pack(">iq?", NODE, NODE_EPOCH, False)))
@@ -241,11 +244,16 @@ class Cluster:
             "LOG": json.dumps(log).encode(),
             "PARTITION": json.dumps({"s": part.start, "c": 0, "r": 0, "cs": False}).encode(),
             "LEADER_EPOCH_CHECKPOINT": struct.pack(">iiiq", 0, 1, 0, 0),
-            "PRODUCER_SNAPSHOTS": b"\x18",
+            "PRODUCER_SNAPSHOTS": b"\x18" + self._snapshots(part),
         }
         for key, value in values.items():
             payload = b"\0" + struct.pack(">i", len(key)) + key.encode() + value
             self._write(part.streams["meta"], 1, payload)
+
+    def _snapshots(self, part: Part) -> bytes:
+        bases = [int(str(each["bo"])) for each in part.segments if self.has_snapshots]
+        empty = encode_snapshot([])
+        return b"".join(struct.pack(">qi", base, len(empty)) + empty for base in bases if base)
 
     def delete_records(self, name: str, number: int, offset: int) -> None:
         """Raise the log start, and remove the segments below it."""
@@ -394,7 +402,8 @@ class Cluster:
 
     def _new_object(self, records: Sequence[StreamRecord]) -> int:
         object_id, self._objects = self._objects, self._objects + 1
-        data, self.entries[object_id] = encode_object(records)
+        sizes = self.records_per_block, self.blocks_per_run
+        data, self.entries[object_id] = encode_object(records, *sizes)
         self.stored[object_id] = sorted(records)
         self._put(object_id, data)
         return object_id

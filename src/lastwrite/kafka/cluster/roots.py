@@ -106,7 +106,7 @@ class MetadataLookup:
 
     def __init__(self, roots: Sequence[str] = (), metadata: str | None = None) -> None:
         self._roots = tuple(dict.fromkeys(map(os.path.abspath, roots)))
-        self._stated = None if metadata is None else _metadata_at(metadata)
+        self._stated = None if metadata is None else metadata_folder_at(metadata)
         self._found: dict[str, tuple[object, MetadataSource]] = {}
         if self._stated is not None:
             theirs = read_meta_properties(os.path.dirname(self._stated)).cluster
@@ -173,7 +173,7 @@ class MetadataLookup:
         return MetadataSource(None, mine.node, tuple(refused))
 
 
-def _metadata_at(path: str) -> str:
+def metadata_folder_at(path: str) -> str:
     """The folder of the metadata log at ``path``.
 
     ``path`` is that folder, a copy of it, or the log root that contains it.

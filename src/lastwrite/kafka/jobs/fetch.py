@@ -160,4 +160,5 @@ class _KafkaFetch:
             groups=self._groups.get(name),
             accepts_gap=self._request.accepts_gap,
         )
-        return done.of(found)
+        end = tiered.cached_tier(folder).bucket_end if tiered.is_tier(folder) else None
+        return structs.replace(done.of(found), objects=end)

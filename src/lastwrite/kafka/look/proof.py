@@ -97,7 +97,10 @@ class KafkaProof(LogProof):
         )
 
     def snapshot(self, log: PartitionLog) -> Snapshot | None:
-        for offset, path in reversed(index_files.snapshots_of(log.folder)):
+        snapshots = log.snapshots
+        if snapshots is None:
+            snapshots = tuple(index_files.snapshots_of(log.folder))
+        for offset, path in reversed(snapshots):
             if not log.log_start < offset <= log.end_offset:
                 continue
             try:

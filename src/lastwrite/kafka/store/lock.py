@@ -67,11 +67,18 @@ def reject_tier(root: str) -> None:
         InvalidConfig: the root is a broker's tier.
     """
     if is_tier(root):
+        why, options = "the path is a broker's tier, which Lastwrite only reads", ""
+        if tiered.is_located(root):
+            why = (
+                "the path is a bucket of AutoMQ, which Lastwrite only reads: the controller owns "
+                "its objects, and deletes objects that its metadata does not list"
+            )
+            options = " --system automq --metadata PATH"
         raise InvalidConfig(
-            "the path is a broker's tier, which Lastwrite only reads",
+            why,
             path=root,
-            remedy="fetch the tier into an archive, and compact the archive: lastwrite fetch "
-            f"{root} --to ARCHIVE, then lastwrite compact ARCHIVE",
+            remedy="fetch the topics into an archive, and compact the archive: lastwrite fetch "
+            f"{root}{options} --to ARCHIVE, then lastwrite compact ARCHIVE",
         )
 
 

@@ -22,7 +22,7 @@ from lastwrite.kafka.cluster.commits import Commit, GroupPartition, OffsetCommit
 from lastwrite.kafka.cluster.group_states import GroupKind, GroupStates
 from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC
 from lastwrite.kafka.format.batch_layout import Batch
-from lastwrite.kafka.store import log_dir
+from lastwrite.kafka.store import log_dir, tiered
 from lastwrite.kafka.store.appended import batches_of
 from lastwrite.kafka.store.partitions import find_partitions
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
@@ -153,7 +153,7 @@ def positions_of(roots: Sequence[str]) -> tuple[Brought, tuple[UnreadPosition, .
     found: dict[TopicPartition, dict[str, tuple[int, int, str] | None]] = {}
     unread: list[UnreadPosition] = []
     for root in roots:
-        if is_address(root) or not os.path.isdir(root):
+        if not tiered.is_located(root) and (is_address(root) or not os.path.isdir(root)):
             continue
         with suppress(NotALog):
             there = positions_in(root)

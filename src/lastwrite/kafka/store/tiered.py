@@ -9,6 +9,8 @@
 This is the layout of Kafka's ``LocalTieredStorage``. Aiven's plugin has ``orders-lC3C…ZnXA/0/``,
 and per segment ``….log`` in chunks, ``….indexes`` and ``….rsm-manifest`` (``storage.chunked``).
 
+Partitions of other stores can be registered with ``locate``, and are then read like a tier.
+
 The leader epochs of the segments decide which segments belong to the log, and up to which offset
 (``rules.lineage``). ``LocalPart`` has more exact information from a broker's log root.
 """
@@ -21,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,8 +61,9 @@ from lastwrite.model.log import (
     Segment,
     TopicPartition,
 )
+from lastwrite.reports.fetching import BucketEnd
 from lastwrite.storage.chunked import IndexSlice, decode_manifest
-from lastwrite.storage.objects.address import is_address, join, store_at
+from lastwrite.storage.objects.address import is_address, join, real_path, store_at
 from lastwrite.storage.objects.store import ObjectInfo
 from lastwrite.storage.reading import cipher_of, read_small, reader_of
 
@@ -82,6 +86,8 @@ def is_tier(folder: str) -> bool:
     A topic in a log root may have a similar name.
     """
     folder = folder.rstrip("/")
+    if folder in _located:
+        return True
     if _decoded(folder) is None or is_archived(folder):
         return False
     return is_address(folder) or _holds_tier_files(folder)
@@ -108,6 +114,8 @@ def _holds_tier_files(folder: str) -> bool:
 
 def name_of(folder: str) -> TopicPartition:
     """The name of the partition whose segments are in the folder."""
+    if folder in _located:
+        return _located[folder].name
     found = _decoded(folder)
     assert found is not None
     return found.partition
@@ -115,12 +123,16 @@ def name_of(folder: str) -> TopicPartition:
 
 def root_of(folder: str) -> str:
     """The folder that contains the folders of topics and partitions."""
+    if folder in _located:
+        return _located[folder].root
     above, name = os.path.split(folder.rstrip("/"))
     return os.path.dirname(above) if name.isdigit() else above
 
 
 def topic_id_of(folder: str) -> str:
     """The topic id, from the name of a partition's folder in tiered storage."""
+    if folder in _located:
+        return _located[folder].topic_id
     found = _decoded(folder)
     assert found is not None
     return found.topic_id
@@ -133,6 +145,10 @@ def find(path: str) -> list[tuple[TopicPartition, str]]:
         RemoteFailed: the store does not answer.
     """
     path = path.rstrip("/") if is_address(path) else os.path.abspath(path)
+    place = real_path(path)
+    located = [(each.name, at) for at, each in _located.items() if place in (at, each.root)]
+    if located:
+        return sorted(located)
     if is_tier(path):
         return [(name_of(path), path)] if is_address(path) else [(name_of(path), _real(path))]
     found = list(_below(path))
@@ -166,6 +182,8 @@ def _folders(path: str) -> Sequence[str]:
 
 def is_root(root: str) -> bool:
     """Whether the folder contains a tier's partitions, which have no locks."""
+    if is_located(root):
+        return True
     return any(True for _ in _below(root))
 
 
@@ -219,6 +237,7 @@ class Tier:
     topic_id: str
     segments: tuple[TierSegment, ...]  # the segments of ``log``, without local segments
     snapshots: tuple[tuple[int, str], ...]  # offset and path of each producer snapshot
+    bucket_end: BucketEnd | None = None  # AutoMQ: the objects in which the log ends
 
     def named(self, segment: Segment) -> TierSegment | None:
         """The stored copy of ``segment``, which an archive can reference.
@@ -239,7 +258,32 @@ class Tier:
         return None
 
 
+class LocatedPartition(NamedTuple):
+    """A partition that is read like a tier, but whose folder exists only as a name.
+
+    ``list`` returns its listing, which does not change until the partition is located again.
+    """
+
+    name: TopicPartition
+    root: str  # address of the bucket, or the real path of the folder that is a copy of it
+    topic_id: str
+    list: Callable[[], Tier]
+
+
+_located: dict[str, LocatedPartition] = {}  # by folder
 _known: dict[str, Tier] = {}  # the last results of ``read_tier``, by folder
+
+
+def locate(root: str, found: Mapping[str, LocatedPartition]) -> None:
+    """Register the partitions of a bucket by folder. They replace earlier ones of the bucket."""
+    for folder in [folder for folder, each in _located.items() if each.root == root]:
+        del _located[folder]
+    _located.update(found)
+
+
+def is_located(root: str) -> bool:
+    """Whether the root is a bucket whose partitions were registered by ``locate``."""
+    return any(each.root == root for each in _located.values())
 
 
 def cached_tier(folder: str) -> Tier:
@@ -260,6 +304,8 @@ def read_tier(
         CorruptLog, UnsupportedFormat: a file that is needed for the selection is damaged.
         RemoteFailed, LogError: the store does not answer; a file cannot be read.
     """
+    if folder in _located:
+        return _located[folder].list()
     states = states or {}
     removed = {id for id, each in states.items() if each.state > FINISHED}
     everything = {id: files for id, files in _files_of(folder).items() if id not in removed}

@@ -21,6 +21,7 @@ _PACKAGE = "org.apache.kafka.tools."
 _CLASSES = {
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-consumer-groups": _PACKAGE + "consumer.group.ConsumerGroupCommand",
+    "kafka-dump-log": _PACKAGE + "DumpLogSegments",
     "kafka-features": _PACKAGE + "FeatureCommand",
     "kafka-get-offsets": _PACKAGE + "GetOffsetShell",
     "kafka-groups": _PACKAGE + "GroupsCommand",
@@ -69,8 +70,12 @@ class ConsoleTools:
         )
 
     def run(self, tool: str, address: str, *arguments: str) -> Printed:
+        return self.run_offline(tool, "--bootstrap-server", address, *arguments)
+
+    def run_offline(self, tool: str, *arguments: str) -> Printed:
+        """Run a tool that needs no broker."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        words = (_CLASSES[tool], "--bootstrap-server", address, *arguments)
+        words = (_CLASSES[tool], *arguments)
         self._process.stdin.write("\t".join(words) + "\n")
         self._process.stdin.flush()
         status, count = map(int, self._process.stdout.readline().split())
