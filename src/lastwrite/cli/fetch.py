@@ -36,7 +36,8 @@ def fetch(
         list[str],
         typer.Argument(
             metavar="SOURCE…",
-            help="Kafka: log roots, partition folders, a broker's tier, a bucket of AutoMQ, or a live cluster, "
+            help="Kafka: log roots, partition folders, a broker's tier, "
+            "a bucket of AutoMQ, or a live cluster, "
             "kafka://HOST:PORT[,HOST:PORT]. RocketMQ: stores, compaction logs in them, "
             "or the name servers of a live cluster, "
             "rocketmq://HOST:PORT[,HOST:PORT][/BROKER]. Pulsar: a live topic, "

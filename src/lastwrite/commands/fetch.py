@@ -67,7 +67,8 @@ def fetch(
 
     Args:
         sources: Kafka: log roots, partition folders, or copies of them, even while a broker runs;
-            a broker's tier (KIP-405), or a bucket of AutoMQ; or one live cluster, ``kafka://HOST:PORT[,HOST:PORT…]``.
+            a broker's tier (KIP-405), or a bucket of AutoMQ; or one live cluster,
+            ``kafka://HOST:PORT[,HOST:PORT…]``.
             RocketMQ: stores, or compaction logs in them; or the name servers of a live cluster,
             ``rocketmq://HOST:PORT[,HOST:PORT…][/BROKER]``. Pulsar: folders of a bucket's objects,
             of MapFiles, or of bookies (entry logs, journals), which become topic folders; or

@@ -177,7 +177,7 @@ def _payloads(bucket: Bucket, run: StoredRun, content: ByteArray) -> ByteArray:
         raise error.located(bucket.path_of(run)) from error
 
 
-class _Part(NamedTuple):
+class _RunRequest(NamedTuple):
     """Runs side by side in one object, which one request reads."""
 
     runs: tuple[StoredRun, ...]
@@ -198,9 +198,9 @@ class AutomqSegmentOpener:
         return AutomqReader(self, start, end, limits or Limits())
 
 
-def _parts(measured: MeasuredRuns, most_bytes: int) -> list[_Part]:
+def _parts(measured: MeasuredRuns, most_bytes: int) -> list[_RunRequest]:
     """Combine neighbouring runs into requests of at most ``most_bytes``."""
-    found: list[_Part] = []
+    found: list[_RunRequest] = []
     at = 0
     for run, size in zip(*measured, strict=True):
         last = found[-1] if found else None
@@ -211,7 +211,7 @@ def _parts(measured: MeasuredRuns, most_bytes: int) -> list[_Part]:
             and last.position + last.size_bytes == run.position
             and last.size_bytes + run.size_bytes <= most_bytes
         ):
-            found[-1] = _Part(
+            found[-1] = _RunRequest(
                 (*last.runs, run),
                 last.position,
                 last.size_bytes + run.size_bytes,
@@ -219,7 +219,7 @@ def _parts(measured: MeasuredRuns, most_bytes: int) -> list[_Part]:
                 at + size,
             )
         else:
-            found.append(_Part((run,), run.position, run.size_bytes, at, at + size))
+            found.append(_RunRequest((run,), run.position, run.size_bytes, at, at + size))
         at += size
     return found
 
