@@ -44,8 +44,11 @@ def test_sample_needs_neither_git_nor_a_repository(tmp_path: Path) -> None:
     """In an empty folder without git: first text for people, then JSON for programs."""
     (tmp_path / "empty").mkdir()
     command = [sys.executable, "-m", "lastwrite.cli", "demo", "--master", "local[1]"]
-    java = Path(shutil.which("java") or sys.executable).parent
-    environment = os.environ | {"PATH": str(java)}
+    broken_git = tmp_path / "tools" / "git"
+    broken_git.parent.mkdir()
+    broken_git.write_text("#!/bin/sh\nexit 1\n")
+    broken_git.chmod(0o755)
+    environment = os.environ | {"PATH": f"{broken_git.parent}:{os.environ['PATH']}"}
     for more, shown in (["--keep", "kept"], "Proved:   the 1,299 live keys"), (["--json"], None):
         ended = subprocess.run(
             [*command, *more],
