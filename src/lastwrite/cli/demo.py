@@ -137,7 +137,8 @@ def _opening(report: DemoReport) -> Iterator[str]:
 
 def _question(answer: DemoAnswer) -> Iterator[str]:
     yield "Query:    the last writes as rows, one per live key. In Spark:"
-    yield '  lastwrite.read(…, spark=spark, view="compacted", key_format="utf8", value_format="utf8")'
+    formats = 'key_format="utf8", value_format="utf8"'
+    yield f'  lastwrite.read(…, spark=spark, view="compacted", {formats})'
     yield '    .createTempView("topic")'
     yield from (f"  {line}" for line in answer.sql.splitlines())
     yield ""
