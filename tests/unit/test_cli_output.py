@@ -254,3 +254,11 @@ def test_error_without_a_readable_text_is_reported(capfd: pytest.CaptureFixture[
 
     assert output.report_failure(output.Output(), Unreadable()) == 1
     assert "unexpected Unreadable: the text of the error cannot be read" in capfd.readouterr().err
+
+
+def test_unexpected_error_of_many_lines_keeps_its_remedy(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert output.report_failure(output.Output(), RuntimeError("first\nsecond")) == 1
+    said = capfd.readouterr().err
+    assert "unexpected RuntimeError: first … — report it with the traceback" in said

@@ -506,7 +506,7 @@ def _failure(error: BaseException) -> Failure:
     else:
         code = UNEXPECTED
         try:
-            text = str(error) or kind
+            text = _one_line(str(error)) or kind
         except Exception:  # py4j's error requests its text from Java, which may have ended
             text = "the text of the error cannot be read"
         message = (
