@@ -25,7 +25,7 @@ MOST_PARAMETERS, MOST_LINES, MOST_COLUMNS = 8, 60, 100
 LIMITS = {  #                                   src  elsewhere
     "functions of more than 8 parameters":       (0,   4),
     "functions of more than 60 lines of code":   (0,  26),
-    "lines of more than 100 columns":            (0, 231),
+    "lines of more than 100 columns":            (0, 193),
     "switch-offs of the formatter":              (0,   3),
     "modules without a docstring":               (0,   0),
     "references to files that do not exist":     (0,   0),
