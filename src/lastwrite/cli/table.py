@@ -218,7 +218,7 @@ def _lines(report: TableRound) -> list[str]:
     lines = [
         f"{report.path}: {report.how}, {quantity(report.rows, 'row')} of {report.topic} "
         f"up to {offsets}",
-        f"+{report.added} -{quantity(report.removed, 'row')}, {quantity(report.files, 'file')}, "
+        f"+{report.added:,} -{report.removed:,} rows, {quantity(report.files, 'file')}, "
         f"{format_size(report.bytes_written)} written, head {report.head}"
         f"{describe_attempts(report.attempts)}",
     ]
@@ -239,7 +239,7 @@ def _proof_lines(proof: TableProof) -> list[str]:
     offsets = ", ".join(f"{number}: {offset}" for number, offset in sorted(proof.offsets.items()))
     what = "place and value" if proof.has_values else "place in the log, not the decoded value"
     lines = [
-        f"{proof.path}: {proof.proven} of {quantity(proof.rows, 'row')} proven to be last writes "
+        f"{proof.path}: {proof.proven:,} of {quantity(proof.rows, 'row')} proven to be last writes "
         f"of {proof.topic} up to {offsets}: by key, {what}; "
         f"{quantity(proof.records, 'record')} read"
     ]

@@ -70,8 +70,8 @@ def _active_segment(log: PartitionLog, config: KafkaTopicConfig, first_offset: i
     place = f"offsets {first_offset} to {log.end_offset - 1}, {size} bytes"
     message = f"{place}, are in the active segment, which is not compacted"
     change = (
-        "when a broker's append would make the segment larger than segment.bytes "
-        f"({config.segment_bytes})"
+        "with --include-active, if no broker appends to this log any more; otherwise when a "
+        f"broker's append would make the segment larger than segment.bytes ({config.segment_bytes})"
     )
     # A compacted topic's segments are also closed in time for max.compaction.lag.ms.
     roll_ms = joining.roll_ms(config)
@@ -85,7 +85,6 @@ def _active_segment(log: PartitionLog, config: KafkaTopicConfig, first_offset: i
         )
         if config.segment_jitter_ms:
             change += f" minus a jitter of up to {config.segment_jitter_ms} ms"
-    change += "; if no broker appends to this log any more, give --include-active"
     return Reason(Rule.ACTIVE_SEGMENT, message, change, at_ms, first_offset)
 
 
