@@ -59,7 +59,7 @@ def setting(
 
 
 class SettingsTable:
-    """A table of settings. A subclass defines the names that it accepts without effect."""
+    """A table of settings. A subclass lists upstream settings that have no effect here."""
 
     __slots__ = ()
 

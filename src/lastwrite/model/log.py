@@ -132,8 +132,8 @@ class ProblemKind(StrEnum):
     KEPT = "kept"
     # a note: a broker has the log open, so it was read only up to some offset
     OPEN = "open"
-    # a note: offsets that no segment has: the user accepted their loss, or compaction may have
-    # removed them
+    # a note about offsets that are in no segment. Either the user accepted their loss, or
+    # compaction may have removed them.
     GAP = "gap"
 
 

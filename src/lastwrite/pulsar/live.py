@@ -108,7 +108,7 @@ def compact_live(
     publishes = not options.dry_run and options.to is None
     if archive is not None and (is_address(archive) or holds_archived(archive)):
         raise InvalidConfig(
-            "this archive has another form than topic folders, which a round on a live topic needs",
+            "a round on a live topic needs an archive of topic folders; this archive has manifests",
             path=archive,
             remedy="give a separate folder as --archive",
         )

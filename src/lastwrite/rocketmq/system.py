@@ -75,8 +75,8 @@ class RocketmqSystem(System):
 
     # ------------------------------------------------------------------ layout
 
-    # ``scan_root`` returns no versions, because the daemon does not run beside a broker, and the
-    # files do not change without a broker.
+    # Files of a store change only while a broker runs, and the daemon never runs beside a broker.
+    # So ``scan_root`` returns no versions of files.
     names_of_parts = queues.NAMES_OF_PARTS
     find = staticmethod(queues.find_queues)
     name_of = staticmethod(queues.name_of)

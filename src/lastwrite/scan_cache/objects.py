@@ -190,7 +190,7 @@ class CacheObjectWriter:
     When used as a context manager, it removes an unfinished object.
 
     Raises:
-        LogError: the store refuses, here and in all methods.
+        LogError: the object cannot be written. All methods may raise it.
     """
 
     def __init__(self, address: str, secret: bytes, stores: StoreSettings | None) -> None:

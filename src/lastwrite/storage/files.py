@@ -189,7 +189,7 @@ def create(path: str, like: Ownership | None) -> FileIO:
     This is not a fault point. The caller calls ``FaultPoints.reach`` first.
 
     Raises:
-        OSError: the file exists, or the system refuses.
+        OSError: the file exists, or cannot be created.
     """
     return open(ownership.make(path, like), "r+b", buffering=0)
 
@@ -544,10 +544,10 @@ def copy(source: str, target: str) -> None:
 
 
 def append_file(source: str, writer: int) -> int:
-    """Append the file's bytes to the open file ``writer``, without a sync. Returns their number.
+    """Append a file to the open file ``writer``, without a sync. Returns the number of bytes.
 
     Raises:
-        OSError: the system refuses.
+        OSError: the file cannot be read or written.
     """
     with open(source, "rb", buffering=0) as reader:
         size = os.fstat(reader.fileno()).st_size

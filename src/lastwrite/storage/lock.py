@@ -59,9 +59,9 @@ class LockPlace:
 
     file: str
     root_word: str  # the word for a root in error messages, such as "the store"
-    root_lock_byte: (
-        int  # byte of the root lock; the broker locks the lower bytes, and runs share them
-    )
+    # Byte of the root lock. A broker locks the bytes below it exclusively, and runs of Lastwrite
+    # lock them in shared mode.
+    root_lock_byte: int
     root_lock_s: float  # seconds to wait for another process that holds the root lock
     # files of the broker in the root; a new lock file gets the mode of the first that exists
     siblings: tuple[str, ...] = ()

@@ -201,7 +201,7 @@ def give(file: int | str, ownership: Ownership) -> bool:
     """Set the ownership of a file or folder. Returns whether it changed anything.
 
     Raises:
-        OSError: the system refuses a required owner, group, mode or access list.
+        OSError: a required owner, group, mode or access list cannot be set.
     """
     seen = os.stat(file)
     changed = _give_owner(file, seen, ownership)

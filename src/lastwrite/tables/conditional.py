@@ -20,7 +20,8 @@ def was_put(store: ObjectStore, key: str, content: bytes, version: Version | Non
         Whether the object was written. False means that another writer wrote the object first.
 
     Raises:
-        RemoteFailed: the store refuses the write, or it is unknown whether the object was written.
+        RemoteFailed: the object store rejects the write, or it is unknown whether the object was
+            written.
     """
     for wait_s in _waits():
         refused: RemoteFailed | None = None

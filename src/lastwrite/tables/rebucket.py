@@ -45,7 +45,7 @@ def rebucket(
     Raises:
         LogHeld: another run has changed the table meanwhile.
         CorruptLog: a file of the table cannot be read.
-        LogError, RemoteFailed: the folder or the store refuses the files.
+        LogError, RemoteFailed: the files cannot be written to the folder or the object store.
     """
     assert base.state is not None
     run, written = secrets.token_hex(8), list[str]()

@@ -319,7 +319,7 @@ class _Round:
         return found
 
     def _chosen(self) -> tuple[set[int], int]:
-        """The buckets to rewrite, and the bytes that later updates may rewrite in addition."""
+        """The buckets to rewrite now, and the bytes of the budget that later updates may use."""
         counts = self._changes.counts
         if self._base is None or self._state is None:
             return set(), 0

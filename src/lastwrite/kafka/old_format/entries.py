@@ -293,8 +293,8 @@ def _messages_inside(plain: memoryview) -> list[_Message]:
             raise CorruptLog("a wrapper message contains a wrapper message", at)
         if message.offset <= last:
             raise CorruptLog(
-                f"the inner message has offset {message.offset}, not above the message before it, "
-                f"{last}",
+                f"the inner message has offset {message.offset}, but the message before it has "
+                f"offset {last}; the offsets must ascend",
                 at,
             )
         last = message.offset

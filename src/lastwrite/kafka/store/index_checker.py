@@ -79,7 +79,7 @@ class KafkaIndexChecker:
             return
         for named in (self._offsets, self._time_offsets):
             beyond = named[int(np.searchsorted(named, end_offset)) :][:1].tolist()
-            # This is never true in the last segment, which ends at ``piece.end_offset``.
+            # An index of the last segment has no offset beyond its end, ``piece.end_offset``.
             if beyond and beyond[0] < piece.end_offset:
                 words = (
                     f"the segment's indexes contain offset {beyond[0]}, and the next segment "

@@ -66,7 +66,7 @@ class PulsarProof(Proof):
     governs_keyless = "the manifest"
 
     def check_config(self, config: Mapping[str, object]) -> None:
-        """Accepts any settings. The manifest has the settings of the compaction."""
+        """Accept any settings: the check uses those that the manifest recorded at compaction."""
 
     def reject_if_locked(self, folder: str) -> None:
         lock.reject_if_locked(folder)

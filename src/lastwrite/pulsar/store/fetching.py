@@ -283,8 +283,8 @@ class _FetchContext:
             if cursor is not None:
                 raise InvalidConfig(
                     "--cursor is for one topic, but --metadata contains several topics",
-                    remedy="put the file into the topic's metadata folder under the name "
-                    "__compaction, instead of --cursor",
+                    remedy="leave out --cursor, and put the file into the topic's metadata "
+                    "folder under the name __compaction",
                 )
             return dict(find_exported(metadata))
         if metadata is None and cursor is None:

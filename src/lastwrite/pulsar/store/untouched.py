@@ -23,9 +23,10 @@ _OWN: Final = "written by Lastwrite"
 
 
 def list_untouched(folder: str, copy: str | None) -> list[UntouchedFile]:
-    """The unknown files of a topic folder, or all files that its ``copy`` lacks.
+    """The files of a topic folder that compaction does not recognize.
 
-    Empty if the topic was not copied.
+    With ``copy``, the folder of a copy, all files that are missing in the copy. If the copy has no
+    file, the topic was not copied, and the result is empty.
 
     Raises:
         LogError: a folder cannot be listed.

@@ -180,7 +180,7 @@ class _QueueFiles:
 
 
 def queue_file(name: TopicPartition, start: int) -> str:
-    """The path of a queue's file, relative to its folder in the store, such as ``consumequeue``."""
+    """The path of a queue's file below its folder tree, for example below ``consumequeue``."""
     return os.path.join(queue_folder("", name), file_name(start))
 
 

@@ -262,7 +262,7 @@ def _row_of(file: _Index, slots: int, is_there: Callable[[BatchUnit], bool]) -> 
 
 
 def _row_at(file: _Index, slots: int, address: int) -> int:
-    """The row of the first unit whose record has at least the address ``address``."""
+    """The row of the first unit whose record is at or after ``address``."""
     return _row_of(file, slots, lambda unit: unit.physical_offset >= address)
 
 

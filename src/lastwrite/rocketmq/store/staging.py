@@ -133,7 +133,8 @@ class StagedFiles(PairWriter):
         files.
 
         Raises:
-            LogError: the broker's algorithm is used, and no record is left.
+            LogError: no record is left. A queue that is compacted with the broker's algorithm must
+                keep one record.
         """
         if not self._pairs:
             if self._repacks:

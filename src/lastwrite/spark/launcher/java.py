@@ -44,8 +44,8 @@ _ANSWER_S = 20  # a Java that takes longer to print its version is not used
 _VECTOR = "--add-modules=jdk.incubator.vector"
 
 _WRAPPER = """#!/bin/sh
-# Spark's launcher asks for a module that this runtime was built without. Java refuses to start
-# over it.
+# Spark's launcher requests a module that this Java runtime does not contain. Java would not start
+# with this option.
 for option; do
   shift
   [ "$option" = {option} ] || set -- "$@" "$option"
