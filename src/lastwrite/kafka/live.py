@@ -326,7 +326,7 @@ class KafkaSyncContext:
         return tuple((each.group, each.offset, each.leader_epoch, each.metadata) for each in found)
 
     def forget(self, name: TopicPartition) -> None:
-        """Forget the state of a partition that no longer exists."""
+        """Discard the state of a partition that no longer exists."""
         self.levels.pop(name, None)
         self.ends.pop(name, None)
 

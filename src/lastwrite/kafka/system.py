@@ -109,7 +109,7 @@ class KafkaSystem(System):
         check_overrides(self._sources.overrides)
         self._clusters = MetadataLookup(self._sources.roots, self._sources.metadata)
         self._rounds = archiving.KafkaRounds()
-        self._log_roots: set[str] = set()  # roots that are not archives
+        self._log_roots: set[str] = set()  # roots that are known not to be archives
         self._metadata_cache: dict[str, tuple[float, MetadataSource, Hashable]] = {}
         self._positions: dict[str, tuple[float, GroupPositions | NotALog]] = {}
         self._resolved: dict[
@@ -195,9 +195,9 @@ class KafkaSystem(System):
         return last[2]
 
     def _topic_metadata(self, folder: str) -> tuple[TopicMetadata | None, Hashable]:
-        """The metadata of a partition's topic, or None.
+        """The metadata of a partition's topic, and a value that changes whenever the metadata does.
 
-        Also a value that changes with the metadata.
+        The metadata is None if it is unknown.
         """
         if archived.is_archived(folder):
             known = self._rounds.metadata_of(folder)
@@ -320,8 +320,8 @@ class KafkaSystem(System):
         return Decision(
             first_dirty=found.first_dirty,
             end=found.first_uncleanable,
-            # Other strategies may keep a clean record and remove a dirty one, so they elect from
-            # all records.
+            # Strategies other than by offset may keep a clean record and remove a dirty one. They
+            # therefore elect from all records.
             elect_from=found.first_dirty if strategy is Strategy.OFFSET else 0,
             dirty_ratio=found.ratio,
             reason=reason,
@@ -370,7 +370,7 @@ class KafkaSystem(System):
                     for group, offset in there.items():
                         # if several roots have an offset, use the lowest
                         positions[group] = min(offset, positions.get(group, offset))
-            for group in reasons:  # the unreadable offset may be the newest
+            for group in reasons:  # do not use an older offset: the unreadable one may be newer
                 positions.pop(group, None)
         named = settings.hold_tombstones_positions  # this setting has precedence over the log roots
         if named:

@@ -30,7 +30,7 @@ from lastwrite.model.columns import (
 )
 from lastwrite.model.policy import Policy, Strategy
 
-# the largest kernels of a round on batches that are not compressed
+# the largest kernels that a compaction of uncompressed batches runs
 LARGEST = (kernels.split, kernels.walk, kernels.rebuild, election.elect, verdict._judge)
 
 
@@ -95,8 +95,8 @@ def rewrite_compressed() -> None:
     form.rebuild(data, table, actions, horizons, keep, out, np.empty((1, 5), np.int64))
 
 
-# The parts that are compiled before the first task: the largest first and last, because one process
-# begins with the first part and another one with the last.
+# The parts that are compiled before the first task. One process begins with the first part and
+# another one with the last part, so the largest parts are at both ends.
 PARTS = (scan, judge, elect, rewrite, rewrite_compressed)
 # the parts that are compiled while the first tasks run
 LATER: tuple[Callable[[], None], ...] = ()

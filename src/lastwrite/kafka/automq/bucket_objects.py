@@ -39,7 +39,7 @@ from lastwrite.kafka.automq.stored_objects import (
 from lastwrite.model.columns import ByteArray
 from lastwrite.storage.objects.address import join, store_at
 
-_REQUESTS_AT_ONCE = 32  # a request mostly waits for the store
+_REQUESTS_AT_ONCE = 32  # most parallel requests, which mostly wait for the store
 _TAIL_BYTES = 64 << 10
 _BUCKET_BITS = 0xFFFF
 _AGAIN = "run the command again; read a copy of the bucket, or stop the cluster"
@@ -69,7 +69,7 @@ def in_parallel(action: Callable[[InputT], ResultT], values: Iterable[InputT]) -
 
 
 class SecondLook(CommitConflict):
-    """The cluster changed while it was read. It must be read again."""
+    """The cluster changed during a read, which must be repeated."""
 
 
 class ObjectVanished(SecondLook):
@@ -196,7 +196,8 @@ class BucketObjects:
         content = np.empty(size_bytes, np.uint8)
         try:
             self._store.read_into(self._key(key), content, position)
-        except LogError as error:  # of a bucket a conflict; of a folder any error
+        except LogError as error:
+            # For a missing object, a bucket raises CommitConflict, and a folder any LogError.
             self._raise_missing(key, position + size_bytes, error)
         return content
 

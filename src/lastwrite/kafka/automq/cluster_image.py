@@ -21,7 +21,7 @@ from lastwrite.kafka.automq.stored_objects import StreamRange, decode_stream_ran
 from lastwrite.kafka.cluster.metadata_log import check_snapshot, records_of
 from lastwrite.kafka.cluster.metadata_record import Transaction
 
-NEWEST_VERSION = 7  # of the feature ``automq.version``
+NEWEST_VERSION = 7  # newest supported version of the feature ``automq.version``
 COMMITTED = 2  # state of an object
 NORMAL, COMPOSITE = 0, 1  # types of objects
 _FEATURE = "automq.version"
@@ -31,7 +31,7 @@ _BEGIN, _END, _ABORT = (each.value for each in Transaction)
 
 
 class StreamRangeRecord(NamedTuple):
-    """A range of a stream: the node that wrote it, its epoch and its offsets."""
+    """A range of a stream's offsets that one node wrote in one epoch."""
 
     epoch: int
     start_offset: int
@@ -53,13 +53,14 @@ class SetObject(NamedTuple):
     object_id: int
     order_id: int
     node: int
-    ranges: tuple[StreamRange, ...]  # empty from version V2 on: the object's index has them
+    # the streams' ranges; empty from version V2 on, in which only the object's index has them
+    ranges: tuple[StreamRange, ...]
 
 
 class ObjectState(NamedTuple):
     """The state of an object. ``bucket`` is None in records of old versions."""
 
-    size_bytes: int  # of a composite object: the sum of the linked data blocks
+    size_bytes: int  # for a composite object, the size of the linked data blocks
     state: int
     type: int
     bucket: int | None
@@ -90,9 +91,9 @@ class ClusterImage:
     set_objects: dict[int, SetObject] = field(default_factory=dict)
     objects: dict[int, ObjectState] = field(default_factory=dict)
     nodes: set[int] = field(default_factory=set)  # all nodes that wrote, or have a write-ahead log
-    # ranges that a node has still to upload from its write-ahead log, by (node, stream id)
+    # ranges that a node has not uploaded from its write-ahead log yet, by (node, stream id)
     owed: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    # end offsets of streams whose own record follows, in a snapshot
+    # end offsets that a snapshot states before the stream's own record, by stream id
     early_ends: dict[int, int] = field(default_factory=dict)
 
     def apply(self, number: int, fields: Mapping[str, Any]) -> None:
@@ -177,7 +178,7 @@ def _set_stream(image: ClusterImage, fields: Mapping[str, Any]) -> None:
     stream.start_offset = fields["startOffset"]
     early = image.early_ends.pop(fields["streamId"], 0)
     stream.end_offset = max(stream.end_offset, stream.start_offset, early)
-    # a record of a close or a trim has no tags
+    # a record that closes or trims a stream has no tags; the earlier tags stay
     tags = {each["key"]: each["value"] for each in fields.get("tags") or ()}
     stream.tags = tags or stream.tags
 

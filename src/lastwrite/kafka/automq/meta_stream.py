@@ -52,8 +52,8 @@ class SegmentMeta(msgspec.Struct, frozen=True):
 
     bo: int  # base offset
     s: str = ""  # suffix of the names of the segment's streams
-    ls: Slice = Slice()  # of the log stream
-    txs: Slice = Slice()  # of the stream of aborted transactions, in bytes
+    ls: Slice = Slice()  # range of the log stream
+    txs: Slice = Slice()  # range of the stream of aborted transactions, in bytes
     lmt: int = 0  # time of the last modification in ms
     fbt: int = 0  # timestamp of the first batch; 0 if unknown
     tle: LastTime = LastTime()
@@ -161,7 +161,7 @@ def decode_stored_epochs(value: Buffer) -> tuple[LeaderEpoch, ...]:
 
 
 def decode_producer_snapshots(value: Buffer) -> tuple[tuple[int, bytes], ...]:
-    """Decode the value of ``PRODUCER_SNAPSHOTS``: offset i64, length i32, content; for each.
+    """Decode the value of ``PRODUCER_SNAPSHOTS``: entries of offset i64, length i32, content.
 
     The content is that of Kafka's ``.snapshot`` file at the offset.
 

@@ -38,7 +38,7 @@ STREAM_OBJECT, REMOVE_STREAM_OBJECT, SET_OBJECT, REMOVE_SET_OBJECT = 505, 506, 5
 OBJECT, REMOVE_OBJECT, NODE_WAL, REMOVE_NODE_WAL = 509, 510, 513, 514
 END_OFFSETS, KEY_VALUE, REMOVE_KEY_VALUE, OWED = 515, 516, 517, 518
 
-# ``<namespace>/<topic id, or the name in very old clusters>/<partition>``
+# A partition's key: ``<namespace>/<topic id, or the name in very old clusters>/<partition>``.
 _PARTITION_KEY = re.compile(rf"({re.escape(NAMESPACE_PREFIX)}[^/]+)/([^/]+)/([0-9]{{1,9}})")
 _STREAM_ID_BYTES = 8
 _NODE_KEY = re.compile(rb"__automq_node/[0-9]+")

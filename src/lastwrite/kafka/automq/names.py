@@ -4,7 +4,7 @@
     C4CA4238…849B/_kafka_CLUSTER/1/1795827305756/wal/START-END       write-ahead log of node 1
 
 The first part spreads the keys: the reversed hex digits of an object's id, or the MD5 of a node's
-id. It contains nothing that the rest does not.
+id. It adds no information to the rest of the key.
 
 Source: AutoMQ f1ce98ec ``ObjectUtils``, ``WALUtil``, ``ObjectReservationService``.
 """

@@ -16,12 +16,13 @@ class StoredRun:
     between ``first`` and ``stop`` belong to the segment.
     """
 
-    key: str  # the object's key in the bucket; empty: the file of write-ahead objects
-    position: int  # first byte: of a data block, or in a write-ahead object of a stream record
+    key: str  # the object's key in the bucket; empty for the file of write-ahead objects
+    # where the first data block begins; in a write-ahead object, where the first stream record does
+    position: int
     size_bytes: int  # with all headers
     stream_id: int
-    stream_offset: int  # of the first record
-    stream_end: int  # of the last record; exclusive
+    stream_offset: int  # stream offset of the first record
+    stream_end: int  # end of the last record's stream offsets, exclusive
     first: int  # stream offset; records that end here or before are skipped
     stop: int  # stream offset; records that begin here or later are skipped
     start_offset: int  # Kafka offset
@@ -42,7 +43,7 @@ class StoredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutomqSegment:
-    """A segment of the partition's log. Its file has the payloads of its runs, one after another.
+    """A segment of the partition's log. The payloads of the runs, in order, are the segment's file.
 
     ``end_offset`` is the end of the segment's slice. The next segment may begin after that offset.
     """

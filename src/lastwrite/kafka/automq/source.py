@@ -52,18 +52,18 @@ _REMEDY = (
 
 
 class WalNeeded(LogError):
-    """The newest segment list in data objects is older than the trimmed ranges of its streams."""
+    """Write-ahead objects are needed: data objects have only a segment list with trimmed ranges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutomqOptions:
     """Where a cluster's bucket and metadata log are."""
 
-    address: str  # of the bucket, or of a folder with a copy of it
+    address: str  # address of the bucket, or of a folder with a copy of the bucket
     metadata: str  # folder of the metadata log, ``__cluster_metadata-0``
     reads_wal: bool = True
-    cluster_id: str | None = None  # None: from the metadata log
-    wal_address: str | None = None  # None: the write-ahead objects are in the same bucket
+    cluster_id: str | None = None  # None means the id in the metadata log
+    wal_address: str | None = None  # None means the bucket at ``address``
 
 
 def open_source(options: AutomqOptions, lost: frozenset[str] = frozenset()) -> AutomqSource:
@@ -175,7 +175,7 @@ class AutomqSource:
         return self.image.topics[topic]
 
     def unknown_streams(self) -> int:
-        """The number of streams that objects read so far contain, but the metadata log does not."""
+        """The number of streams in the objects read so far that the metadata log does not list."""
         seen = {
             int(each)
             for index in self.objects.read_indexes
@@ -246,7 +246,7 @@ class AutomqSource:
         return found
 
     def wal_problems(self, stream_id: int) -> Iterator[Problem]:
-        """The damage of write-ahead objects that may have taken records of a stream."""
+        """The damage of write-ahead objects by which records of a stream may be lost."""
         if self._wal is not None:
             yield from self._wal.problems_of(stream_id)
 
@@ -302,7 +302,7 @@ class _Resolution:
         snapshots: tuple[tuple[int, bytes], ...],
     ) -> AutomqPartition:
         bases = [each.bo for each in log.segment_metas]
-        # the log does not have segments below its start any more
+        # segments below the log's start are left out, because the log no longer has them
         listed = [
             each
             for each, after in zip_longest(log.segment_metas, bases[1:])
@@ -452,7 +452,7 @@ class _Resolution:
                 raise error.located(self._source.run_path(run)) from error
 
     def _record_count(self, run: StoredRun) -> int:
-        """The number of records in a run, without markers of transactions."""
+        """The number of records in a run, not counting transaction markers."""
         found = 0
         for _, payload in self._payloads([run]):
             at = 0

@@ -33,7 +33,7 @@ NORMAL_MAGIC, COMPOSITE_MAGIC = 0x88E241B785F4CFF7, 0x88E241B785F4CFF8
 BLOCK_MAGIC, BLOCK_FLAGS, LINKS_MAGIC, RECORD_MAGIC = 0x5A, 0x02, 0x52, 0x22
 _RANGES_MAGIC, _IS_ZSTD = 0x01, 0x02
 _MOST_RANGES_BYTES = 256 << 20
-_MOST_OFFSET = 1 << 62  # so that sums of offsets do not overflow
+_MOST_OFFSET = 1 << 62  # largest valid offset, so that sums of offsets do not overflow
 
 
 class Footer(NamedTuple):
@@ -60,8 +60,8 @@ class IndexEntry(NamedTuple):
     start_offset: Annotated[int, At(8,  I64)]  # stream offset of the first record
     offset_count: Annotated[int, At(16, I32)]  # end offset minus start offset
     record_count: Annotated[int, At(20, I32)]  # stream records in all blocks
-    position:     Annotated[int, At(24, I64)]  # of the first block's header
-    size_bytes:   Annotated[int, At(32, I32)]  # of all blocks with their headers
+    position:     Annotated[int, At(24, I64)]  # position of the first block's header
+    size_bytes:   Annotated[int, At(32, I32)]  # size of all blocks with their headers
     # fmt: on
 
 
@@ -86,15 +86,16 @@ class StreamRecordHeader(NamedTuple):
     stream_id:     Annotated[int, At(1,  I64)]
     epoch:         Annotated[int, At(9,  I64)]  # of the stream
     base_offset:   Annotated[int, At(17, I64)]  # stream offset
-    offset_count:  Annotated[int, At(25, I32)]  # below 0: a link record of a write-ahead log
+    offset_count:  Annotated[int, At(25, I32)]  # below 0 in a link record of a write-ahead log
     payload_bytes: Annotated[int, At(29, I32)]
     # fmt: on
 
 
 class ObjectLink(NamedTuple):
-    """A link from a composite object to another object, whose entries begin at ``first_entry``.
+    """A link from a composite object to another object.
 
-    The entries end before the entries of the next link.
+    The composite object's index has entries for the linked object. The first one is entry number
+    ``first_entry``; the last one is before the entries of the next link.
     """
 
     # fmt: off

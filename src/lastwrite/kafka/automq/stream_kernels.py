@@ -13,7 +13,7 @@ from lastwrite.encoding.big_endian import i32, i64
 from lastwrite.encoding.intrinsics import address, copy_bytes, load8
 from lastwrite.encoding.kernel import njit
 
-WAL_GAP_BYTES = 24  # header of the next record in a write-ahead object
+WAL_GAP_BYTES = 24  # size of the header between two records of a write-ahead object
 BLOCK_HEADER_BYTES, RECORD_HEADER_BYTES = 10, 33
 _BLOCK_MAGIC, _BLOCK_FLAGS, _RECORD_MAGIC = 0x5A, 0x02, 0x22
 
@@ -72,7 +72,7 @@ def _copy_records(data, at, end, gap, state, target):
 
 @njit(cache=True, nogil=True)
 def copy_payloads(data, at, end, gap, state, target):
-    """Copy the payloads of the run ``data[at:end]`` to ``target``, which has room for the run.
+    """Copy the payloads of the run ``data[at:end]`` to ``target``, which has enough space.
 
     ``gap`` is 0 for data blocks, and WAL_GAP_BYTES for a write-ahead object. ``state`` is updated.
     Returns the number of records, the position reached, and a code for the reason to stop.

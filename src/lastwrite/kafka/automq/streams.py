@@ -19,7 +19,7 @@ from lastwrite.kafka.automq.cluster_image import ClusterImage, SetObject, Stream
 from lastwrite.kafka.automq.stream_kernels import WAL_GAP_BYTES
 from lastwrite.kafka.automq.wal_tail import WalTail
 
-_ONE_BLOCK_BYTES = 1 << 20  # compaction joins runs up to this size
+_ONE_BLOCK_BYTES = 1 << 20  # AutoMQ's compaction joins runs up to this size
 
 
 class StreamRun(NamedTuple):
@@ -34,11 +34,11 @@ class StreamRun(NamedTuple):
     stop: int  # stream offset; records that begin here or later are not needed
     records: int
     is_one_block: bool
-    wal_offset: int = -1  # of the last record in the write-ahead log
+    wal_offset: int = -1  # position of the last record in the write-ahead log; -1 if none
 
 
 class Gap(NamedTuple):
-    """A range of stream offsets that no object or several objects contain, with the causes."""
+    """A range of stream offsets that are in no object or in several objects, with the causes."""
 
     start_offset: int
     end_offset: int
@@ -209,7 +209,7 @@ def _parts_in(
 def _disagreements(
     each: SetObject, stream_id: int, parts: Sequence[_StreamPart], objects: BucketObjects
 ) -> list[LogError]:
-    """Ranges of a stream in the metadata log that the object's index does not have."""
+    """A problem for each range of a stream in the metadata log that the object's index lacks."""
     found = {
         (part.start_offset, part.end_offset) for part in parts if part.object_id == each.object_id
     }

@@ -1,4 +1,4 @@
-"""The write-ahead objects of a node: a header, then records. Each contains one stream record.
+"""The write-ahead objects of a node: a header, then records with one stream record each.
 
     edcba987 header of 48 bytes (or 12345678, of 40 bytes, without the trim offset)
     87654321 size i32, offset i64, CRC of the body i32, CRC of these 20 bytes i32, body
@@ -68,8 +68,8 @@ WAL_RECORD = np.dtype(
         ("stream_id", np.int64),
         ("base_offset", np.int64),
         ("offset_count", np.int64),  # below 0: a link record
-        ("offset", np.int64),  # of the record's header in the write-ahead log
-        ("position", np.int64),  # of the stream record in the object
+        ("offset", np.int64),  # position of the record's header in the write-ahead log
+        ("position", np.int64),  # position of the stream record in the object
         ("size_bytes", np.int64),  # of the stream record
     ]
 )
@@ -80,7 +80,7 @@ class WalObject(NamedTuple):
 
     epoch: int
     start_offset: int
-    end_offset: int  # where the next object begins
+    end_offset: int  # offset at which the next object begins
     trim_offset: int  # records up to this offset are not needed; -1 if unknown
     records: npt.NDArray[np.void]  # an array of WAL_RECORD
     # position of the first byte that belongs to no complete record; None if all bytes do

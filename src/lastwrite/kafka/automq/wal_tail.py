@@ -1,4 +1,4 @@
-"""The stream records in the write-ahead objects of all nodes that are not yet in data objects.
+"""The stream records of all nodes that are only in write-ahead objects, not yet in data objects.
 
 The objects are read before the metadata log, and stored in one file: a running cluster deletes them
 as soon as their records are uploaded.
@@ -27,9 +27,11 @@ from lastwrite.storage.objects.address import is_address, join, store_at
 from lastwrite.storage.run_folder import make_folder
 
 _FILE = "write-ahead"
-_ALIGNMENT = 64 << 20  # objects begin at multiples of this offset, unless their keys state no end
-_HEADER_BYTES = 40  # of old objects, whose keys do not state an end
-_MORE_LOOKS, _PAUSE_SECONDS = 2, 0.25  # a node uploads several objects at once, in any order
+# Objects whose keys state an end begin at multiples of this offset.
+_ALIGNMENT = 64 << 20
+_HEADER_BYTES = 40  # size of the header of old objects, whose keys do not state an end
+# An object may be missing only for a moment: a node uploads several at once, in any order.
+_MORE_LOOKS, _PAUSE_SECONDS = 2, 0.25
 _REMEDY = (
     "nothing was changed; copy the bucket and the metadata log again: first the write-ahead "
     "objects, then __cluster_metadata-0, then the other objects"
@@ -45,7 +47,7 @@ class _Listed(NamedTuple):
     def is_followed_by(self, other: _Listed) -> bool:
         """Whether ``other`` is the next object of the node's log.
 
-        None is then missing between them.
+        If it is, no object is missing between the two.
         """
         return (self.wal.epoch, self.end_offset) == (other.wal.epoch, other.wal.start_offset) or (
             self.wal.epoch != other.wal.epoch
@@ -104,7 +106,7 @@ def read_wal_tail(address: str, namespace: str, nodes: Iterable[int]) -> WalTail
 def _read_node(
     address: str, namespace: str, node: int, tail: WalTail
 ) -> Iterator[tuple[npt.NDArray[np.void], bytes]]:
-    """Yield the stream records and bytes of each write-ahead object of a node that is needed."""
+    """Yield each needed write-ahead object of a node: its stream records, and its bytes."""
     store, _ = store_at(address)
 
     def read(each: _Listed) -> bytes:
@@ -114,7 +116,7 @@ def _read_node(
         return found[0]
 
     listed = _listed_whole(address, namespace, node)
-    if not listed:  # a node keeps its last object
+    if not listed:  # a node always keeps its last object, so objects are missing
         words = (
             f"the bucket has no write-ahead object of node {node}: what the node wrote is read up "
             "to its last upload"
@@ -172,7 +174,7 @@ def _decode(tail: WalTail, each: _Listed, data: bytes, path: str) -> WalObject |
         _report(tail, path, words, 0, -1)
         return None
     if wal.torn_at is not None:
-        # the records of an object are sorted by stream
+        # records are sorted by stream: only this stream and later ones can have lost records
         first = int(wal.records["stream_id"][-1]) if len(wal.records) else -1
         words = (
             f"the write-ahead object ends here inside a record of stream {wal.torn_stream} from "

@@ -66,7 +66,7 @@ class AppendedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendJob:
-    """The parameters of one append of records, which are pickled for all tasks.
+    """The parameters of one append. They are pickled for all tasks.
 
     ``name`` identifies a series of appends. A repeated append of a series is skipped.
     ``new_partitions`` is the partition count of a topic that does not exist yet.
@@ -127,7 +127,7 @@ def _reject_fetched(name: TopicPartition, log: ArchivedLog, path: str) -> None:
 class Stager:
     """Writes the records of one task to objects, one object per partition.
 
-    Keeps one batch and the buffers of an open object for each partition.
+    For each partition, memory contains one batch and the buffers of an open object.
     """
 
     def __init__(self, append: AppendJob) -> None:

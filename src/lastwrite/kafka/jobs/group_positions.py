@@ -108,7 +108,7 @@ def set_archived_positions(
     """Set groups' committed offsets in a partition that was restored at its original offsets.
 
     ``until`` is the offset or time at which the earlier restore ended. With it, a committed offset
-    beyond the log's end is reduced to the log's end. Without it, such an offset is refused.
+    beyond the log's end is reduced to the log's end. Without it, such an offset is not set.
 
     Raises:
         LogError: the cluster has no such partition, or has its records at other offsets.

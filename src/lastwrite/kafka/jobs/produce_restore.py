@@ -67,9 +67,10 @@ class RestoreProgress(msgspec.Struct, frozen=True, array_like=True):
     first: int  # first offset of the restored records in the cluster
     at: int  # offset of the next record to restore, in the archive
     offset: int  # offset of the next record to restore, in the cluster
-    # (``at`` after the batch, record count) for each noted batch
+    # for each batch that the note covers: the value of ``at`` after it, and its record count
     steps: tuple[tuple[int, int], ...] = ()
-    marks: tuple[tuple[int, int], ...] = ()  # (offset in the archive, offset in the cluster)
+    # pairs of an offset in the archive and the corresponding offset in the cluster
+    marks: tuple[tuple[int, int], ...] = ()
     groups: OffsetsSet = ()
 
     def where(self, position: int) -> int | None:

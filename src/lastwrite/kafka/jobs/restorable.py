@@ -73,7 +73,8 @@ class RestoreRequest:
     name: str | None = None
     until: Until | None = None
     drop_open: bool = False
-    # set only committed offsets, in a running cluster with the archive's offsets
+    # restore no records, but set the committed offsets in a running cluster, whose records have the
+    # same offsets as in the archive
     groups: bool = False
 
 

@@ -221,11 +221,12 @@ class _Cluster:
     def _making(self, found: RestorablePartition) -> str:
         """The shell command that creates a topic with its archived settings."""
         topic, known = found.to.topic, found.contents.known
-        if topic == GROUPS_TOPIC:  # a broker creates this topic at the first request about a group
+        # A broker creates this topic itself, at the first request about a group.
+        if topic == GROUPS_TOPIC:
             return "kafka-consumer-groups.sh --bootstrap-server HOST:PORT --describe --group any"
         words = ["--create", "--topic", topic, "--partitions", str(found.partitions)]
         for name, value in sorted((known.topic if known else {}).items()):
-            if "throttled.replicas" not in name:  # the value has ids of the old brokers
+            if "throttled.replicas" not in name:  # lists ids of the old brokers, so leave it out
                 words += ["--config", f"{name}={value}"]
         return f"kafka-topics.sh --bootstrap-server HOST:PORT {shlex.join(words)}"
 

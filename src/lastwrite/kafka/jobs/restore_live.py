@@ -235,7 +235,7 @@ class _LiveRestore:
                 key: value
                 for key, value in sorted((known.topic if known else {}).items())
                 if value is not None
-                and "throttled.replicas" not in key  # the value has ids of the old brokers
+                and "throttled.replicas" not in key  # lists ids of the old brokers, so leave it out
             }
             topics.create(self._cluster, name, parts[0].partitions, self._replication, own)
 

@@ -83,7 +83,7 @@ _LANE = np.uint64(0xFFFFFFFFFFFFFFFF << FLAG_BITS & 0xFFFFFFFFFFFFFFFF)
 _APPEND_TIME = 8
 _TRANSACTIONAL = 16
 _CONTROL = 32
-_HAS_HORIZON = 64  # the base timestamp is the delete horizon (KIP-534)
+_HAS_HORIZON = 64  # attribute bit: the base timestamp is the delete horizon (KIP-534)
 _KINDS = _APPEND_TIME | _TRANSACTIONAL | _CONTROL
 _NO_EPOCH = np.uint64(0xFFFFFFFF)  # leader epoch -1
 
@@ -160,9 +160,9 @@ class KafkaContents:
     ) -> tuple[int, int]:
         """Write the rows of a run of decompressed batches, whose headers are in ``buffer``.
 
-        Writes one row for each record and each batch, beginning at ``rows[filled]``. Writes one row
-        for each batch, beginning at ``facts[noted]``; ``facts`` must have space for all batches.
-        Adds counts to ``tally``. Returns the new values of ``filled`` and ``noted``.
+        ``rows`` gets a row for each record and each batch, from ``rows[filled]`` on. ``facts`` gets
+        a row for each batch, from ``facts[noted]`` on, and must have space for all batches. Counts
+        are added to ``tally``. Returns the new values of ``filled`` and ``noted``.
 
         Raises:
             CorruptLog: a record is malformed; the position is relative to ``buffer``.

@@ -172,7 +172,7 @@ class _Dump:
         while True:
             tries, since = tries + 1, last
             self._generation = log.generation
-            # A broker writes indexes while it appends, so their rows cannot be continued.
+            # Index rows are not continued after a change: a broker writes indexes while it appends.
             with beside_a_broker.one_try(tries, log, is_last=asked.index):
                 try:
                     for row in self._partition(log):
@@ -220,7 +220,7 @@ class _Dump:
             first = at
         if wanted.index:
             for segment in segments:
-                # A broker may be writing the indexes of a growing or preallocated segment.
+                # Skip a growing or preallocated segment: a broker may be writing its indexes.
                 if not segment.growing and not segment.unused_bytes:
                     yield from self._index_files(segment, name)
         elif wanted.last is None:

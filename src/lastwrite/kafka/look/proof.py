@@ -53,7 +53,7 @@ class KafkaProof(LogProof):
     def is_of_one(self, path: str, folder: str) -> bool:
         """Whether a path names a single log.
 
-        Always True: if a log root has one partition, the root's path can be used for the partition.
+        Always True, because the path of a log root with one partition may stand for the partition.
         """
         return True
 
@@ -159,11 +159,11 @@ class KafkaProof(LogProof):
     def judge_holes(
         self, log: PartitionLog, holes: Sequence[tuple[int, int]], config: Mapping[str, object]
     ) -> Sequence[Problem]:
-        if is_tier(log.folder):  # listing a tier reports its holes
+        if is_tier(log.folder):  # a tier's holes are reported when it is listed
             return ()
         if is_archived(log.folder):
             gaps = contents_of(read_versioned_manifest(log.folder).manifest, log.folder).gaps
-            holes = [each for each in holes if each not in gaps]  # the user has accepted these
+            holes = [each for each in holes if each not in gaps]  # the user has accepted the gaps
         return judge_holes(log, holes, KAFKA.settings(log.folder, config), config)
 
     def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:

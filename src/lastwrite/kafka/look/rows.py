@@ -57,7 +57,7 @@ def index_rows(
 
 
 def position_of(segment: Segment, offset: int) -> int:
-    """The byte at which to start reading for ``offset``: from a correct index entry, or else 0."""
+    """The byte at which to start reading for ``offset``. 0 without a correct index entry."""
     if offset <= segment.base_offset or not segment.is_indexed:
         return 0
     path = index_files.index_path(segment.path)

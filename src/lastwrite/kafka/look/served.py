@@ -88,7 +88,7 @@ class OffsetLookup(NamedTuple):
 
 
 class ServedLog:
-    """A listed partition that answers requests of clients. ``read`` returns bytes of a segment.
+    """Answers the requests of clients for a listed partition. ``read`` returns bytes of a segment.
 
     ``lost`` has the first offset and the end offset of each range whose segments are missing.
 
@@ -335,7 +335,7 @@ class ServedLog:
         return best
 
     def _before(self, n: int, timestamp: int) -> int:
-        """A position in a segment before which no record has ``timestamp`` or later."""
+        """A position in a segment. All records before it have timestamps below ``timestamp``."""
         segment = self.log.segments[n]
         with suppress(LogError):
             times, offsets = read_time_index(segment)
@@ -375,7 +375,7 @@ def stretch_from(segment: Segment, offset: int, end: int) -> Segment | None:
 def _index_of(segment: Segment) -> OffsetIndex:
     """The segment's offset index. Empty if a crash left no usable index."""
     path = index_path(segment.path)
-    with suppress(LogError, ValueError):  # files of a tier are not named by offsets
+    with suppress(LogError, ValueError):  # ValueError: a tier's file is not named by an offset
         if segment.position:
             offsets, positions = read_offset_index(segment)
             inside = positions >= segment.position

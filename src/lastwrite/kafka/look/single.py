@@ -26,7 +26,7 @@ class SingleFile(NamedTuple):
     path: str
     name: FileName
     partition: TopicPartition | None
-    root_file: str | None = None  # the name without .tmp, if the file belongs to a log root
+    root_file: str | None = None  # for a log root's file, its name without .tmp
 
     @property
     def is_offset_checkpoint(self) -> bool:
@@ -84,7 +84,7 @@ def identify(path: str) -> SingleFile:
 
 
 def reject_beyond(file: SingleFile) -> None:
-    """Refuse to read a single file to which a broker may be writing.
+    """Check that no broker may be writing to a single file.
 
     Raises:
         LogHeld: the file belongs to the segment with the high watermark, or to a later segment.
@@ -106,7 +106,9 @@ def reject_beyond(file: SingleFile) -> None:
 
 
 def reject_metadata(root: str) -> None:
-    """Refuse to read a metadata log that a broker has open: no checkpoint has its high watermark.
+    """Check that no broker has the metadata log open.
+
+    A metadata log cannot be read up to its high watermark, because no checkpoint contains it.
 
     Raises:
         LogHeld: a broker has the metadata log open.

@@ -102,7 +102,7 @@ class Surveyor:
         self.new_partition()
 
     def new_partition(self) -> None:
-        """Begin another partition: forget the producers and transactions counted so far."""
+        """Begin another partition: discard the producers and transactions counted so far."""
         self._producers: Int64Array = np.empty(0, dtype=np.int64)
         self.transactions = TransactionCount()
 
@@ -136,7 +136,8 @@ class Surveyor:
             walk.run()
         except LogError as error:
             walk.note(kafka_problem_of(error, segment.path))
-        if walk.is_whole:  # the last entries may refer to an unreadable batch
+        # If a batch is unreadable, the last index entries may refer to it, so skip their check.
+        if walk.is_whole:
             largest = found.contents.max_timestamp
             indexes.ends(segment.size_bytes, walk.next_offset, -1 if largest is None else largest)
         for problem in indexes.problems:
@@ -161,7 +162,7 @@ class Surveyor:
         kinds = np.zeros(len(table), dtype=np.uint8)  # state of each batch's first record
         for run in self.format.opened(buffer, table):
             counts = table["records"][run.first : run.last]
-            ahead = int(counts.sum())  # the record count in the headers, which ``walk`` verifies
+            ahead = int(counts.sum())  # records as stated by the headers; ``walk`` verifies it
             if ahead > len(self._states):
                 self._states = np.empty(ahead + (ahead >> 2), dtype=np.uint8)
                 self._entries = np.empty((len(self._states), 2), dtype=np.uint64)

@@ -74,10 +74,11 @@ class LiveSource:
     unread_groups: Set[str] = frozenset()
     # continue the archive even if offsets between its end and ``log_start`` are lost
     accepts_gap: bool = False
-    # the caller polls: LogHeld is raised while another process has a write transaction
+    # the caller fetches repeatedly; LogHeld is raised if another process has a write transaction
     follows: bool = False
     level_ms: int = 0  # time at which the archive last had all records; 0 if unknown
-    # (append name, number) pairs for records that no broker wrote; they get a single commit
+    # (append name, number) pairs if no broker wrote the records, which then get a single commit;
+    # None for records of a broker
     written: tuple[tuple[str, int], ...] | None = None
 
 
@@ -233,10 +234,10 @@ class KafkaArchiveWriter:
         return lost_deletes(self._log, since_ms, config.delete_retention_ms)
 
     def _count_fitting(self, table: BatchTable, base: int) -> int:
-        """The number of batches that fit into the current segment, by a broker's limits.
+        """The number of batches that a broker would append to the current segment.
 
-        The limits are for bytes and offsets, and for a follower also for time. At least one batch
-        fits into an empty segment.
+        A broker limits the bytes and the offsets of a segment. For a follower, the time span of a
+        segment is limited, too. At least one batch fits into an empty segment.
         """
         config, filled = self._source.config, self._active_bytes
         if not self._source.follows:
@@ -300,8 +301,8 @@ class KafkaArchiveWriter:
     def _joined(self, coming: BatchTable) -> Sequence[StoredSegment]:
         """The small segments at the archive's end to merge into the new segment.
 
-        Only uncleaned segments qualify, and for a follower only parts of the active segment. The
-        new segment must still have space for the batches in ``coming``.
+        Only uncleaned segments are merged; a follower merges only parts of the active segment. The
+        batches in ``coming`` must fit into the new segment, too.
         """
         before, config = self._log, self._source.config
         if self._new_segments or self._at != before.end_offset or self._gap is not None:
@@ -369,7 +370,7 @@ class KafkaArchiveWriter:
         epochs = data[at].astype(np.int64) @ np.array([1 << 24, 1 << 16, 1 << 8, 1])
         for row in [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]:
             epoch = int(epochs[row])
-            if epoch < 1 << 31:  # an unknown epoch, -1, is a larger number without its sign
+            if epoch < 1 << 31:  # as an unsigned number, the unknown epoch -1 is larger
                 self._epochs.setdefault(epoch, int(rows["base_offset"][row]))
 
     # ------------------------------------------------------------------ the end
@@ -492,7 +493,7 @@ class KafkaArchiveWriter:
     def _groups(self, before: ArchivedLog) -> Groups:
         """The groups' committed offsets for the manifest.
 
-        Unreadable groups keep the archive's offsets.
+        If a group's offsets could not be read, its offsets in the archive are kept.
         """
         source = self._source
         if source.groups is None:
@@ -509,7 +510,7 @@ class KafkaArchiveWriter:
         entries = [
             self._entries[id] for id in (e.producer_id for e in producers) if id in self._entries
         ]
-        if not entries or len(entries) < len(producers):  # some producers have no entry
+        if not entries or len(entries) < len(producers):  # never write an incomplete snapshot
             return None, 0
         content = encode_snapshot(entries)
         key = (

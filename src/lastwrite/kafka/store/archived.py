@@ -237,7 +237,7 @@ def is_archived(folder: str) -> bool:
     above, name = os.path.split(folder.rstrip("/"))
     if decode_tier_folder(os.path.basename(above), name) is None:
         return True
-    # A tier can have the same path if its topic has such a name. Only an archive has a manifest.
+    # A tier's folder may have such a path, too. Only an archive's folder contains a manifest.
     return os.path.basename(os.path.dirname(above)) == SYSTEM and _has_manifest(folder)
 
 
@@ -368,7 +368,8 @@ def with_cached_scans(
 ) -> tuple[StoredSegment, ...]:
     """The stored segments, with references to the cached scans in ``kept``.
 
-    ``kept`` has the scans of a compaction by base offset. None removes a segment's reference.
+    ``kept`` maps a segment's base offset to its scan. If the value is None, the segment's earlier
+    reference is removed. Segments that are not in ``kept`` stay unchanged.
     """
     return tuple(
         structs.replace(each, kept=found and StoredScan.of(found, folder))

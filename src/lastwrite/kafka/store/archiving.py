@@ -133,7 +133,7 @@ class KafkaRounds(ArchiveRounds):
             self.commit(folder, successor(seen.manifest, after))
 
     def discard_part(self, part: SegmentOutput) -> None:
-        """Delete the objects of a new segment and of its continuations."""
+        """Delete the objects of a new segment and of the segments that continue it."""
         for new in (part, *part.more_outputs):
             if isinstance(new.stored, StoredSegment) and new.log_path:
                 folder = os.path.dirname(new.log_path).removesuffix(new.stored.folder.rstrip("/"))

@@ -1,8 +1,8 @@
 """The partitions in a bucket of AutoMQ, read like a broker's tier (``tiered``); read only.
 
 A bucket does not contain the names of its topics. The controllers' metadata log does, and the user
-gives it with ``--metadata``. ``locate`` reads both and registers each partition under a folder
-that exists only as a name, ``BUCKET/_kafka_CLUSTER/orders-0``.
+gives it with ``--metadata``. ``locate`` reads bucket and log. It registers each partition under a
+folder that exists only as a name, ``BUCKET/_kafka_CLUSTER/orders-0``.
 
 Segments are made of ranges of objects (``automq_reader``). The records that only write-ahead
 objects contain are the log's last segment, which counts as active: a cluster deletes these objects
@@ -69,9 +69,9 @@ def locate(path: str, metadata: str | None) -> None:
 
 
 class _AutomqBucket:
-    """The bucket at ``root``, as it was when ``locate`` looked at it.
+    """The bucket at ``root``, in the state that ``locate`` found.
 
-    If an object has vanished since then, the metadata and the bucket are looked at again.
+    If an object has vanished since then, the metadata and the bucket are read again.
     """
 
     def __init__(self, root: str, metadata: str) -> None:
@@ -109,9 +109,10 @@ class _AutomqBucket:
             return found
 
     def _looked(self, action: Callable[[AutomqSource], T]) -> T:
-        """The result of ``action``, with a new look if the cluster has changed since the last.
+        """The result of ``action`` on the bucket.
 
-        Objects that are missing although newer metadata lists them, too, are lost.
+        If the cluster has changed meanwhile, the metadata and the bucket are read again, and
+        ``action`` is repeated. An object is lost if it is missing and the newer metadata lists it.
         """
         missing: frozenset[str] = frozenset()
         looks = 0
@@ -125,7 +126,7 @@ class _AutomqBucket:
                 self._source = None
                 keys = error.keys if isinstance(error, ObjectVanished) else frozenset()
                 lost = keys & missing
-                # a look that only confirms losses leads to the damage, not to another look
+                # the next attempt reports newly lost objects as damage, so this one is not counted
                 looks += 0 if lost - self._lost else 1
                 if looks == _LOOKS:
                     raise

@@ -31,26 +31,27 @@ from lastwrite.model.work import Limits
 from lastwrite.storage.objects.address import join, store_at
 from lastwrite.storage.reading import SegmentReader
 
-_AT_ONCE = 32  # requests for block headers mostly wait for the store
+_AT_ONCE = 32  # parallel requests for block headers, which mostly wait for the store
 _AHEAD = 16  # requests of one reader
-_SMALL_BYTES = 64 << 10  # a smaller run is read with one request, which takes as long
+# A run of at most this size is read whole: one request takes as long as a request for a header.
+_SMALL_BYTES = 64 << 10
 _REMEDY = (
     "restore the object from the bucket's versions or from a copy; if the cluster is running, copy "
     "the controllers' metadata log and the bucket again"
 )
-_vanished: set[str] = set()  # addresses of buckets in which a reader missed an object
+_vanished: set[str] = set()  # addresses of buckets in which a reader did not find an object
 _unusual: set[str] = set()  # addresses of buckets whose runs have more blocks than expected
 
 
 def take_vanished(address: str) -> bool:
-    """Whether a reader of this process missed an object in the bucket since the last call."""
+    """Whether a reader of this process did not find an object of the bucket since the last call."""
     found = address in _vanished
     _vanished.discard(address)
     return found
 
 
 def is_unusual(address: str) -> bool:
-    """Whether a reader found a run with several blocks that should have had one."""
+    """Whether a reader found several data blocks in a run that was expected to have only one."""
     return address in _unusual
 
 
@@ -178,7 +179,7 @@ def _payloads(bucket: Bucket, run: StoredRun, content: ByteArray) -> ByteArray:
 
 
 class _RunRequest(NamedTuple):
-    """Runs side by side in one object, which one request reads."""
+    """Neighbouring runs in one object, which are read by a single request."""
 
     runs: tuple[StoredRun, ...]
     position: int
@@ -240,7 +241,7 @@ class AutomqReader(SegmentReader):
         self._parts = _parts(opener.measured, limits.ahead_bytes // 2)
         self._starts = [part.start for part in self._parts]
         self._next, self._end = start, end
-        self._ready: dict[int, Future[ByteArray]] = {}  # by number of the part, in order
+        self._ready: dict[int, Future[ByteArray]] = {}  # requests by part number, ascending
         self._threads: ThreadPoolExecutor | None = None
 
     def check_unchanged(self) -> None:

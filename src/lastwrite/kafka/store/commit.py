@@ -95,8 +95,8 @@ class CommitNotes:
         """Link the note into a folder. The link is durable once the folder is synced."""
         path = os.path.join(folder, intent_file(self._intents[os.path.basename(folder)]))
         if self._path is None or not os.path.exists(self._path):
-            # Every process that may finish the swap, including the log's owner, must be able to
-            # read it.
+            # Every process that may finish the swap must be able to read the note, including the
+            # processes of the log's owner.
             segment = segment_file_name(
                 self._intents[os.path.basename(folder)].sources[0], KafkaFileKind.LOG
             )

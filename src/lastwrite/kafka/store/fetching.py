@@ -144,8 +144,8 @@ def fetch(
     if "gaps" in said:  # the source is an archive
         said["gaps"] = _gaps_of_both(before, said["gaps"])
     if seen is not None and end <= before.end_offset:
-        # The archive lacks no offset, so it has missed no tombstone. Therefore the time limit for
-        # tombstones restarts, unless the source is an archive that lags behind.
+        # The archive has all offsets, so it has missed no tombstone. Therefore the time limit for
+        # tombstones restarts. It does not restart if the source is an older archive.
         is_older = archived.is_archived(log.folder) and end < before.end_offset
         after = structs.replace(before, known=known or before.known, **({} if is_older else said))
         is_due = after.brought_ms - before.brought_ms > config.delete_retention_ms // 2
@@ -211,7 +211,7 @@ def publish(
 
     Raises:
         CorruptLog, CommitConflict, RemoteFailed: the source is damaged, changed or cannot be read.
-            The partition does not exist then.
+            The new partition is then not created.
     """
     log, end = copy.log, copy.log.high_watermark
     replaced = {source.base_offset for sources in copy.sources for source in sources}
@@ -376,8 +376,9 @@ def fork(
     """The first difference between the leader epochs of log and archive. None if they agree.
 
     A log is only truncated after an election, which starts a later epoch. ``may_be_another`` means
-    that the topic ids are unknown. Only then are first offsets of epochs compared: they increase in
-    a replica that is rebuilt from a compacted log, and when old segments are deleted.
+    that the topic ids are unknown. Only then, the first offsets of epochs are compared. In the same
+    topic they may differ, because they increase if old segments are deleted, or if a replica is
+    rebuilt from a compacted log.
     """
     here, there = dict(epochs), dict(before.epochs)
     last, newest = max(there, default=None), max(here, default=None)
@@ -495,7 +496,7 @@ def copied(
 def proven_batches(
     segment: Segment, place: int, span: tuple[int, int], until: int, limits: Limits
 ) -> Iterator[tuple[int, ByteArray, BatchTable]]:
-    """The stored batches of a segment that overlap ``span``, with their checksums checked.
+    """The batches in a segment whose offsets overlap ``span``, with verified checksums.
 
     Yields (position in the segment, bytes, table). ``place`` is the segment's number in its log,
     and ``until`` is the segment's end offset.

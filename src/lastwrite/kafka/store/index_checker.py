@@ -1,4 +1,4 @@
-"""Compares a segment's indexes with its batches, piece by piece."""
+"""Compares a segment's indexes with its batches, one range of bytes at a time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lastwrite.model.work import ScanRange
 
 
 def index_checker(piece: ScanRange) -> IndexChecker:
-    """Create the checker that compares a segment's indexes with the batches of a piece.
+    """Create the checker that compares indexes with batches in a byte range of a segment.
 
-    Compaction does not use an archive's indexes. To save requests, it does not check them either.
+    Compaction does not use an archive's indexes, so to save requests it does not check them. Only
     ``verify`` checks them.
     """
     return _NoIndexChecker() if piece.etag else KafkaIndexChecker(piece)
@@ -32,7 +32,7 @@ class _NoIndexChecker:
 
 
 class KafkaIndexChecker:
-    """Compares a segment's indexes with the batches of a piece of the segment."""
+    """Compares a segment's indexes with the batches in a byte range of the segment."""
 
     def __init__(self, piece: ScanRange) -> None:
         self._piece = piece
@@ -68,7 +68,7 @@ class KafkaIndexChecker:
         lie = index_check.false_time_entry(
             self._times, self._time_offsets, last, times, self._reached, before
         )
-        if lie is None:  # no entry is wrong: the batches have no timestamps
+        if lie is None:  # no wrong entry: the batches lack timestamps, hence NO_TIME
             return
         path = index_files.time_index_path(self._piece.path)
         raise CorruptLog(lie.problem, lie.row * TIME_ENTRY.size, path, REBUILD)
@@ -79,7 +79,7 @@ class KafkaIndexChecker:
             return
         for named in (self._offsets, self._time_offsets):
             beyond = named[int(np.searchsorted(named, end_offset)) :][:1].tolist()
-            # An index of the last segment has no offset beyond its end, ``piece.end_offset``.
+            # Never true in the log's last segment, whose records end at ``piece.end_offset``.
             if beyond and beyond[0] < piece.end_offset:
                 words = (
                     f"the segment's indexes contain offset {beyond[0]}, and the next segment "

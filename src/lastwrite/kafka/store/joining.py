@@ -15,7 +15,7 @@ from lastwrite.model.work import ScanRange, SegmentOutput
 from lastwrite.storage import files
 from lastwrite.storage.staging import remove_staged
 
-# The columns after the position, as in ROW_COLUMNS.
+# The columns from ROW_SIZE to ROW_MAX_TIMESTAMP of a batch's row, in the same order.
 _COLUMNS = (
     "size",
     "next_offset",

@@ -56,7 +56,8 @@ def keeper(
 
     def keep(number: int, start: int, end: int, base: int) -> StoredScan | None:
         segment = log.segments[number]
-        # A segment in a bucket gets no cached scan: reading it again costs as much as that saves.
+        # A segment in a bucket gets no cached scan: to scan the segment, the fetch would read it a
+        # second time, which costs as much as the cached scan would save.
         if end - start < cache.LEAST_SEGMENT_BYTES or is_address(segment.path):
             return None
         cuts = (cut for cut in cuts_of(log, number, piece_bytes) if start < cut < end)
@@ -88,7 +89,7 @@ def keeper(
         )
         address = object_name(f"{folder}/{begun.prefix}", uuid.uuid4().hex[:12], base)
         found = None
-        with contextlib.suppress(LogError, OSError):  # the compaction then scans the segment
+        with contextlib.suppress(LogError, OSError):  # without a cached scan, compaction scans
             found = scan_into_object(unit, address, base)
         return None if found is None else StoredScan.of(found, folder)
 

@@ -1,6 +1,6 @@
 """Locks of partitions in a log root: ``storage.lock`` on the broker's ``.lock`` file.
 
-Archives have no locks: the store refuses the second of two concurrent commits.
+Archives have no locks: of two concurrent commits, the second fails.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ from lastwrite.storage.lock import LockPlace
 from lastwrite.storage.objects.promises import reject_if_broken
 
 FILE = ".lock"
-_NOTES_AT_LEAST_S = 60.0  # a broker writes high watermarks every five seconds by default
-# Watermarks written sooner after a broker's start may be from the previous broker.
+# If a broker's start time is unknown, its high watermarks must be at most this old. By default, a
+# broker writes them every five seconds.
+_NOTES_AT_LEAST_S = 60.0
+# High watermarks written sooner after a broker's start may be those of the previous broker.
 _STARTS_AT_LEAST_S = 1.0
 PLACE = LockPlace(
     FILE,
     "the log root",
     root_lock_byte=0,
-    root_lock_s=60.0,  # normally a process has this lock for milliseconds
+    root_lock_s=60.0,  # most seconds to wait for the lock; normally it is free after milliseconds
     siblings=(META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, CLEANER_OFFSETS),
 )
 
@@ -61,7 +63,7 @@ def is_tier(root: str) -> bool:
 
 
 def reject_tier(root: str) -> None:
-    """Refuse to change a root that is the folder of tiered storage.
+    """Check that a root is not a broker's tier, which Lastwrite never changes.
 
     Raises:
         InvalidConfig: the root is a broker's tier.
@@ -155,7 +157,7 @@ def reject_if_locked(root: str, names: Collection[TopicPartition] | None = None)
 
 
 def reject_starting(root: str) -> None:
-    """Refuse to read while a broker starts, because it truncates logs and rebuilds indexes.
+    """Check that no broker is starting, because it truncates logs and rebuilds indexes then.
 
     A broker writes high watermarks when it has loaded all logs, and then every few seconds.
 
@@ -214,10 +216,10 @@ def _other_roots(
 
 
 def _reject_if_written(root: str, names: Iterable[TopicPartition]) -> None:
-    """Refuse to change a log that a broker may have open by another path.
+    """Check that no broker has one of the logs open by another path.
 
-    If the root has no broker's files, Linux still shows whether the active segment is open for
-    writing.
+    Only a root without a broker's files is checked. On Linux, a process that has the active segment
+    open for writing can be detected.
 
     Raises:
         LogHeld: a process has the active segment open for writing.

@@ -72,10 +72,11 @@ from lastwrite.storage.reading import AGAIN, SETTLED_NS, TRY_AGAIN
 
 _MOVE_AWAY = "move the file out of this folder: it is not a part of the log"
 _BRING_BACK = "restore the file from a backup of this folder, or from a replica that is in sync"
-_LOOKS, _LOOK_AGAIN_S = 500, 0.06  # 30 s, in which a broker writes high watermarks several times
-# The end offset of a larger closed segment without an index is not determined.
+# A log that changes is listed again for up to 30 s. A broker writes high watermarks more often.
+_LOOKS, _LOOK_AGAIN_S = 500, 0.06
+# A larger closed segment without an index is not read to determine its end offset.
 _MOST_WALKED_BYTES = 16 << 20
-_NOTING_NS = 1_000_000_000  # upper bound of the time between collecting and writing watermarks
+_NOTING_NS = 1_000_000_000  # most ns between a broker's collecting and writing of watermarks
 _STALE_CHECKPOINT = (
     "if that line is older than this log (the topic was deleted and created again, or the folder "
     "was restored), stop the broker and remove the line: the next round starts at the log's start"
@@ -126,7 +127,7 @@ def recover(folder: str) -> None:
 
 
 def reject_unwritable(folder: str, end: int) -> None:
-    """Refuse a compaction that could not replace files of segments below ``end``, or checkpoints.
+    """Check that a compaction can replace the checkpoints and the segments below ``end``.
 
     Raises:
         LogError: a file cannot be replaced.
@@ -173,7 +174,7 @@ def read_partition(folder: str, below: int = NO_END, root: RootState | None = No
 
 
 def _read_beside(folder: str, below: int) -> PartitionLog:
-    """List a log that a broker has open. Repeated until the log did not change meanwhile."""
+    """List a log that a broker has open. If the log changes meanwhile, it is listed again."""
     root = os.path.dirname(os.path.abspath(folder))
     lock.reject_starting(root)
     why = "its files changed during each attempt to read it"
@@ -201,7 +202,7 @@ class _PartitionListing:
     """Lists one partition from its files, as a ``PartitionLog``.
 
     ``below`` bounds the end offset of a log that a broker has open; None means that no broker has
-    it open. ``moving`` is the reason why the log must be listed again, or None.
+    it open. ``moving`` is the reason why the log must be listed again; None if that is unnecessary.
     """
 
     def __init__(self, folder: str, root: RootState, below: int | None = None) -> None:
@@ -210,7 +211,7 @@ class _PartitionListing:
         self._name = name_in_root(self._folder)
         self._is_disowned = why_disowned(self._folder) is not None
         if self._is_disowned:
-            below = None  # brokers append only to live folders
+            below = None  # no bound is needed: brokers append only to live folders
         self._root = root
         # Aborted transactions by base offset of the segment.
         self._aborted: dict[int, tuple[AbortedTransaction, ...]] = {}
@@ -246,7 +247,7 @@ class _PartitionListing:
         for name in self._orphans:
             del self._live[name]
         self._was_killed = below is None and root.was_killed
-        # A killed broker may not have flushed everything in the segments from this base on.
+        # A killed broker may not have flushed the segments from this base offset on completely.
         self._unflushed = max((base for base in self._bases if base <= flushed_to), default=0)
         self._found = RecoveryProblems(
             self._folder, self._live, self._bases, self._missing, self._log_start
@@ -350,7 +351,7 @@ class _PartitionListing:
         return max(bound, last)
 
     def _open_segment(self, base: int) -> tuple[Segment, int]:
-        """The segment that contains the offset ``bound``, truncated there, and its end offset.
+        """The segment with the offset where the listing ends, truncated there, and its end offset.
 
         The segment's indexes are not used, because the broker may be writing them.
         """
@@ -409,7 +410,7 @@ class _PartitionListing:
         )
 
     def _with_aborted(self, log: PartitionLog) -> PartitionLog:
-        """The log with the aborted transactions that a broker would find in the log at its start.
+        """The log with the aborted transactions that a broker would find when it starts.
 
         Only segments whose transaction index may be wrong are changed. An index entry is right if
         its marker exists, even if the transaction has no data left.
@@ -777,7 +778,7 @@ class _PartitionListing:
         """The largest timestamp of the first batch. None if there is no batch.
 
         ``file`` is the segment's open file, which stays open. ``is_walked`` means that the caller
-        then walks the file from byte 0.
+        then reads the file from byte 0 on.
         """
         if not size_bytes:
             return None
@@ -794,7 +795,7 @@ class _PartitionListing:
         except OSError as error:
             raise to_log_error(error, path, "read the segment") from error
         except LogError as error:
-            if not is_active:  # walking the active segment reports the error
+            if not is_active:  # reading the whole active segment reports the error
                 self._found.note(error, path)
             return None
         return header.max_timestamp_ms
@@ -818,7 +819,7 @@ class _PartitionListing:
                 base, tail.end_offset, active.size_bytes, last, index_bytes
             )
         self._found.torn_tail(active.path, tail)
-        # The time index of a segment that is still appended to may lag behind the records.
+        # The active segment's time index may lack entries for the newest records.
         indexed = active.largest_timestamp_ms if active.time_index_bytes else -1
         if tail.largest_timestamp_ms > indexed:
             active = replace(active, largest_timestamp_ms=tail.largest_timestamp_ms)

@@ -1,4 +1,4 @@
-"""Splits segments into pieces, and estimates the number of records of a log."""
+"""Splits segments into byte ranges (pieces), and estimates the number of records of a log."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _SMALL_BYTES = 8 << 20
 def cuts_of(log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
     """The byte positions at which a segment is split into pieces, including start and end.
 
-    The positions are from the offset index, which the scan verifies. A segment without an index is
-    one piece.
+    The positions are taken from the offset index, which the scan verifies. A segment without an
+    index is one piece.
     """
     source = log.segments[segment]
     cuts = [0]

@@ -40,7 +40,7 @@ class GroupPositions(NamedTuple):
     offsets: Mapping[GroupPartition, Commit]
     deleted: Set[GroupPartition]
     unread: tuple[UnreadPosition, ...] = ()
-    # keys of ``known`` whose offsets a broker would have removed by now
+    # the keys of ``offsets`` that a broker would have removed as expired by now
     expired: Set[GroupPartition] = frozenset()
     kinds: Mapping[str, GroupKind] = {}  # kinds of the groups that have or had members
 

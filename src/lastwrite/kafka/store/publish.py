@@ -155,7 +155,7 @@ class _Publishing:
         self._each(self._place)
         for place in self._locked_copies:
             if self.errors[place] is not None:
-                # The removal frees a full disk. If it fails, the next run removes the folder.
+                # Remove the copy: the disk may be full. If that fails, the next run does it.
                 with contextlib.suppress(LogError, OSError):
                     files.remove_tree(staging_path(self._copies[place].target_folder))
 
@@ -171,7 +171,7 @@ class _Publishing:
             self.errors[place] = error
 
     def _hold(self, copy: PartitionCopy) -> None:
-        # An existing target is refused before it is locked.
+        # Raises an error for an existing target, before it is locked.
         staging_folder(copy.target_folder, copy.log.folder)
         if not lock.holds(self._root, copy.log.name):
             self._stack.enter_context(lock.hold(self._root, [copy.log.name]))

@@ -286,7 +286,7 @@ def open_transactions(log: PartitionLog, end: int) -> dict[int, int]:
 
 
 def reject_open(log: PartitionLog, open_from: Mapping[int, int]) -> None:
-    """Refuse to restore a log with open transactions.
+    """Check that the log has no open transactions: after a restore, no producer would end them.
 
     Raises:
         LogError: a transaction is open.
@@ -388,8 +388,8 @@ class _PartitionWriter:
     def _shell(self) -> tuple[ByteArray, Int64Array]:
         """The bytes of a batch without records at the log's last offset.
 
-        Needed if no record is left there: otherwise a consumer would wait before the log's end for
-        ever.
+        It is needed if there is no record at this offset: without it, a consumer would wait before
+        the log's end for ever.
         """
         epoch = max((each.epoch for each in self._epochs()), default=0)
         last = self._end - 1

@@ -64,9 +64,9 @@ def retain_all(
 
     The caller has locked the partitions. If there is nothing to delete, only the checkpoint entry
     that a crash left is removed. Returns an error or None per log. CommitConflict means that a
-    segment changed since the log was read, and nothing was deleted; another error has the file that
-    could not be changed. After an error the log starts at the old or the new offset, and the next
-    run continues.
+    segment changed since the log was read, and nothing was deleted. Any other error means that the
+    file in the error could not be changed. After an error the log starts at the old or the new
+    offset, and the next run continues.
     """
     retaining = _Retaining(wave, checkpoint_root)
     retaining.run()
@@ -118,7 +118,8 @@ class _Retaining:
             changes = {name: start for name, start in wanted.items() if known.get(name) != start}
             if changes:
                 write_offsets(self._root, LOG_STARTS, changes)
-            elif sound:  # a killed run may have written the entries without syncing the root
+            elif sound:
+                # A killed run may have written the entries without syncing the root, so sync it.
                 files.fsync_dir(self._root)
         except (LogError, OSError) as error:
             for place in sound:

@@ -34,9 +34,9 @@ class StagedSegment:
 
     ``folder`` None means that bytes are counted but not written. ``is_first`` means the first of
     several parts of a segment, which gets no indexes yet. ``index_interval_bytes`` None means a
-    later part, which is appended to the first part. ``source`` is the replaced ``.log``. New files
-    get its owner and mode. In another folder, they get only those that the process has permission
-    to set.
+    later part, which is appended to the first part. New files get the owner and mode of ``source``,
+    the replaced ``.log``. In another folder, they get only those that the process has permission to
+    set.
     """
 
     def __init__(

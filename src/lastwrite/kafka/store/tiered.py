@@ -287,7 +287,7 @@ def is_located(root: str) -> bool:
 
 
 def cached_tier(folder: str) -> Tier:
-    """The listing of a partition in tiered storage. Uses the last listing if there is one."""
+    """A partition's last listing in tiered storage. Lists the partition if there is none."""
     return _known.get(folder) or read_tier(folder)
 
 
@@ -327,7 +327,8 @@ def read_tier(
         end = beside.log.segments[0].base_offset if beside.log.segments else beside.log.end_offset
         end = max(end, log_start)
     chained = chain(copies, lineage, log_start, end)
-    # Retention removes the first segments without updating leader epochs or checkpoints.
+    # The log may start after a gap: retention removes the first segments without updating leader
+    # epochs or checkpoints.
     begin = chained.gaps[0][1] if chained.gaps and chained.gaps[0][0] == log_start else log_start
     if beside is None or begin <= max((states[id].end_offset for id in removed), default=0):
         log_start = begin
@@ -480,10 +481,10 @@ def _lost_after_end(
     there: Mapping[str, Mapping[KafkaFileKind, ObjectInfo]],
     states: Mapping[str, SegmentState],
 ) -> Iterator[Problem]:
-    """Yield a problem for each evidence that the log continues after the tier's last segment.
+    """Yield a problem for each sign that the log continues after the tier's last segment.
 
-    Such evidence is a segment whose ``.log`` alone is missing, or a finished copy in the metadata
-    that has no file. Retention removes segments at the log's start only.
+    Such a sign is a segment of which only the ``.log`` is missing, or a copy without files that the
+    metadata lists as finished. Retention is no explanation: it removes the oldest segments only.
     """
     end = tier.log.end_offset
     newest = tier.lineage[-1][0] if tier.lineage else -1

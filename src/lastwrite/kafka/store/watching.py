@@ -31,7 +31,7 @@ from lastwrite.storage.reading import RESTS_NS, SETTLED_NS
 def scan_root(root: str) -> list[PartitionSnapshot]:
     """A snapshot of every live partition folder in ``root``, including empty ones, by name.
 
-    Each state includes the partition's checkpoint entries.
+    Each snapshot includes the partition's checkpoint entries.
 
     Raises:
         LogError: the root cannot be listed.
