@@ -102,7 +102,10 @@ class AclTable:
 
 
 class ClientIdentity(NamedTuple):
-    """A client: its principal, address and ACLs. ``rights`` None means that all is allowed."""
+    """A client: its principal, address and ACLs.
+
+    If ``rights`` is None, the client may do all operations.
+    """
 
     principal: str
     host: str

@@ -77,8 +77,9 @@ def _size_of(request: ClientRequest, held: ServedPartition) -> Any:
 
 
 def describe_producers(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """The response with each partition's producers and the first offset of an open transaction.
+    """The response with the producers of partitions.
 
+    For each producer it has the first offset of the producer's open transaction, if there is one.
     An unknown sequence number or coordinator epoch is -1, as on a broker.
     """
     return encode_answer(

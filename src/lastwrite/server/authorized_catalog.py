@@ -125,7 +125,7 @@ class AuthorizedCatalog:
         return found if found is not None and self.may(found.name) else None
 
     def unknown(self, name: str, code: int = Code.UNKNOWN_TOPIC_OR_PARTITION) -> int:
-        """The error code for a topic or partition that the client cannot get.
+        """The error code for a topic or partition that is missing or may not be accessed.
 
         This is ``code`` if the client may access the topic, else TOPIC_AUTHORIZATION_FAILED.
         """
@@ -134,7 +134,7 @@ class AuthorizedCatalog:
     def unknown_id(self, id: bytes) -> int:
         """The error code for a topic id that was not found or may not be accessed.
 
-        The code may reveal that the id exists.
+        The code reveals whether the id exists, even to a client without permission.
         """
         found = self._catalog.of_id(id)
         return Code.UNKNOWN_TOPIC_ID if found is None else self.unknown(found.name)

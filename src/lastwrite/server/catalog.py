@@ -262,7 +262,8 @@ class ServedPartition:
         """A value that changes whenever the partition changes."""
         if archived.is_archived(self.folder):
             return self.manifest_state()
-        if tiered.is_located(self._root):  # its listing does not change
+        # A bucket of AutoMQ: its listing stays the same until the bucket is located again.
+        if tiered.is_located(self._root):
             return None
         active = None
         if self._log is not None and self._log.log.segments:
@@ -347,9 +348,10 @@ def as_stored(
 
 
 class Catalog:
-    """The served topics: those at ``sources``, limited to ``names`` if that is not empty.
+    """The served topics. They are the topics at ``sources``.
 
-    ``make`` creates the object that serves a partition.
+    If ``names`` is not empty, only the topics with these names are served. ``make`` creates the
+    object that serves a partition.
 
     Raises:
         NotALog: a source is empty, or no source has one of the names.
@@ -482,7 +484,7 @@ class Catalog:
         return [] if topic is None else sorted(topic.partitions)
 
     def _refresh(self) -> None:
-        """Search the sources for topics again, unless this was done in the last seconds.
+        """Search the sources for topics again, unless the last search was seconds ago.
 
         After an error, the known topics are kept.
         """

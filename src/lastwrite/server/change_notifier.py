@@ -73,7 +73,8 @@ class ChangeNotifier:
                 self._checked_s[each] = time.monotonic()
                 try:
                     grown = each.refresh() or grown
-                # counts as a change: the request then reads the partition, and reports the error
+                # An error counts as a change: the waiting request then reads the partition and
+                # reports the error.
                 except LogError:
                     each.changed_s = time.monotonic()
                     grown = True

@@ -38,10 +38,10 @@ class ClusterFiles:
             return self._read[1]
 
     def features(self) -> ClusterState:
-        """The cluster's state as it was last read, which has the features.
+        """The cluster's state as it was last read, for its features.
 
         The state is not read again, because every connection requests the features. Without a
-        readable metadata log there are no features.
+        readable metadata log the state has no features.
         """
         if self._read is None:
             try:

@@ -71,7 +71,7 @@ class Reader:
     topics: tuple[str, ...] = ()
     assignor: str | None = None
     epoch: int = 0
-    # the member's previous epoch, which is still accepted: the last response may be lost
+    # the member's previous epoch, which is still accepted, because the last response may be lost
     before: int = -1
     target: frozenset[Partition] = frozenset()
     assigned: frozenset[Partition] = frozenset()  # partitions now assigned to the member
@@ -263,7 +263,7 @@ class ConsumerGroup:
     def may_fetch(self, member: str | None, epoch: int) -> int:
         """The error code for fetching committed offsets as ``member`` with this epoch.
 
-        Without a member, the client is an administrator.
+        NONE if the member may fetch them. An administrator's request has no member and is allowed.
 
         Source: Kafka 4.4 ``ConsumerGroup.validateOffsetFetch``.
         """

@@ -36,9 +36,9 @@ class CopyStore:
                 remove_tree(os.path.join(folder, name))
 
     def path_of(self, *what: object) -> str:
-        """The path of the copy of a source. The copy may not exist.
+        """The path of a source's copy. The values ``what`` identify the source.
 
-        The values ``what`` identify the source.
+        The path is returned even if there is no copy yet.
         """
         text = "\n".join(map(str, what))
         return os.path.join(self._folder, hashlib.sha256(text.encode()).hexdigest()[:32])

@@ -205,7 +205,7 @@ def epoch_error(ours: int, theirs: int) -> int:
 
 
 def encode_fetched(request: ClientRequest, answer: FetchPlan) -> list[bytes | ByteRange]:
-    """The response as bytes and byte ranges of files, without the size before them."""
+    """The response as bytes and byte ranges of files, without the frame's size field."""
     version = request.version
     out: list[bytes | ByteRange] = []
     head = [answer_head(request), struct.pack(">i", 0)]

@@ -59,7 +59,7 @@ class _OpenFile:
         self.state = FileState.of(os.fstat(self.handle))
 
     def is_replaced_alike(self, path: str) -> bool:
-        """Whether ``path`` now names another file that has the same size and modification time."""
+        """Whether another file now has the name ``path``, with equal size and modification time."""
         now, was = state_of(path), self.state
         return (
             now is not None

@@ -145,7 +145,10 @@ def _name(request: ClientRequest, nullable: int, name: str | None) -> str | None
 
 
 def _member_error(place: Coordinator, group: str) -> int:
-    """The error code for a member's request, from the client's permissions and the group's name."""
+    """The error code for a member's request on a group.
+
+    It is an error if the client lacks permission, or the group's name is empty.
+    """
     wrong = place.catalog.group_error(group)
     return wrong or (Code.NONE if group else Code.INVALID_GROUP_ID)
 
@@ -499,8 +502,8 @@ def _position(
     where = None if name is None else GroupPartition(group, name, number)
     found = None if where is None else place.offsets.of(where)
     if where is not None and found is None and place.offsets.is_unread(where):
-        # An error is returned: after an offset of -1 without an error, a consumer would skip or
-        # repeat records.
+        # Return an error, because offset -1 means that there is no committed offset: a consumer
+        # would then skip or repeat records.
         error = Code.KAFKA_STORAGE_ERROR
     return part(
         request,

@@ -518,9 +518,9 @@ class Groups:
 
     @contextmanager
     def locked(self, name: str) -> Iterator[tuple[ClassicGroup, ConsumerGroup]]:
-        """A context with the locked group objects of both protocols.
+        """A context that locks a group's objects for both protocols, and returns them.
 
-        No member can join or leave.
+        No member can join or leave within the context.
         """
         group, newer = self.of(name), self.newer(name)
         with group.changed, newer.lock:

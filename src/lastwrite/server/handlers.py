@@ -79,7 +79,9 @@ class ServerContext:
 
 
 def versions_error(place: ServerContext, request: ClientRequest) -> int:
-    """The error code of an ApiVersions request, which may name its software and the node.
+    """The error code of an ApiVersions request.
+
+    A request may state the client's software, and the cluster and node that the client expects.
 
     Source: Kafka 4.4 ``ApiVersionsRequest.isValid``; KIP-511, KIP-1242; the responses of 4.4.0.
     """
@@ -145,7 +147,10 @@ def _is_by_id(asked: Any) -> bool:
 
 
 def _no_metadata(request: ClientRequest, topics: Any) -> bytes:
-    """The Metadata response that refuses topic ids, in a version whose requests have none."""
+    """The Metadata response to a request with topic ids, in a version that does not support them.
+
+    Each topic has the error INVALID_REQUEST.
+    """
     return encode_answer(
         request,
         brokers=(),
@@ -205,7 +210,7 @@ def _described(request: ClientRequest, topic: ServedTopic, prefix: str) -> dict[
     """
     try:
         id = uuid.UUID(bytes=topic.id)
-    except LogError:  # use the derived id: each partition in the response has the error
+    except LogError:  # the error is reported with each partition, so the topic has a derived id
         id = topic.derived_id
     return {
         "error_code": Code.NONE,
@@ -445,9 +450,9 @@ def _end_of_epoch(catalog: AuthorizedCatalog, name: str, asked: Any) -> tuple[in
 
 
 def init_producer_id(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """Assign an id to non-transactional producers.
+    """Assign an id to non-transactional producers, although the server refuses all writes.
 
-    A producer with an id sends Produce, and shows the error message of the refusal. Without an id
+    With an id, a producer sends Produce, and shows the error message of the response. Without an id
     it would never send Produce.
     """
     is_refused = body.transactional_id is not None

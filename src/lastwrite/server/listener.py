@@ -44,7 +44,8 @@ from lastwrite.server.session import Session
 _ANSWERS = HANDLERS | ADMIN_HANDLERS | CLUSTER_HANDLERS | CONFIG_HANDLERS | REFUSED_WRITES
 _SIZE = struct.Struct(">i")
 _ROOM_BYTES = 64 << 10
-_AHEAD_BYTES = 4 << 10  # bytes that are read with a frame's size; most requests have fewer bytes
+# bytes that are read together with a frame's size field; most requests have fewer bytes
+_AHEAD_BYTES = 4 << 10
 _JOINED_BYTES = 64 << 10  # a response with at most this many bytes of records is sent in one call
 _SEND_ROOM_BYTES = 512 << 10
 # Idle seconds after which a connection may be closed to accept another client. The first limit
@@ -74,7 +75,7 @@ class ServeLimits:
     idle_s: float = 600.0
     known_s: float = 10.0  # seconds in which TLS handshake and authentication must succeed
     frame_s: float = 30.0  # seconds from a frame's first byte to its last
-    # seconds in which the client must read a response; for large ones, each MiB
+    # seconds in which the client must read a response, or each MiB of a large one
     send_s: float = 60.0
 
 

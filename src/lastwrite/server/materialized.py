@@ -194,9 +194,8 @@ class CompactedPartition(MaterializedPartition):
         # states of the closed segments after the copy's end, by base offset
         self._tail: dict[int, Hashable] = {}
         self._copy: _Copy | None = None
-        self._uncompacted_state: Hashable = (
-            None  # state of the log in which it was served uncompacted, without a copy
-        )
+        # state of the log when no copy could be created for it; None if there was no such state
+        self._uncompacted_state: Hashable = None
 
     @property
     def epoch(self) -> int:
@@ -256,11 +255,12 @@ class CompactedPartition(MaterializedPartition):
         return self._inner.state()
 
     def _is_valid(self, copy: _Copy, log: PartitionLog) -> bool:
-        """Whether the copy exists, and the log was not compacted after it was created."""
+        """Whether the copy exists, and the log was not compacted after the copy was created."""
         is_there = os.path.isdir(copy.path)
         if not is_there or copy.checkpoint != log.checkpoint or log.end_offset < copy.end:
             return False
-        # compactions of an archive always change the checkpoint, which was compared above
+        # A compaction of an archive always changes the checkpoint. The checkpoints are equal here,
+        # so the copy is valid.
         if is_archived(log.folder):
             return True
         closed = (each for each in log.segments if copy.end <= each.base_offset < log.closed_end)

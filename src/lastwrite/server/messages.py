@@ -154,7 +154,7 @@ def decode_body(request: ClientRequest) -> Any:
 
 
 def encode_answer(request: ClientRequest, **values: object) -> bytes:
-    """Encode a response: header and body, without the size before them.
+    """Encode a response: header and body, without the frame's size field.
 
     Ignores values for fields that the version lacks.
     """
@@ -168,9 +168,9 @@ def encode_answer(request: ClientRequest, **values: object) -> bytes:
 
 
 def part(request: ClientRequest, of: str, /, **values: object) -> Any:
-    """A structure inside a response, of kio's class ``of``.
+    """Create a structure inside a response. Its class in kio is named ``of``.
 
-    Values for missing fields are ignored.
+    Ignores values for fields that the class lacks.
     """
     return build_message(answer_parts(request), of, **_kio_values(values))
 
@@ -192,8 +192,8 @@ def encode_versions(
 ) -> bytes:
     """The ApiVersions response.
 
-    Version 5 is the same as 4. A request of an unknown version gets the oldest body (KIP-511). From
-    version 3 on the response includes the features of ``cluster`` (KIP-584).
+    Version 5 has the same layout as version 4. A request of an unknown version gets the oldest body
+    (KIP-511). From version 3 on the response includes the features of ``cluster`` (KIP-584).
     """
     head = answer_head(request)
     unknown = not 0 <= request.version <= APIS["api_versions"].newest
@@ -222,7 +222,7 @@ def _features(version: int, error: int, cluster: ClusterState | None) -> bytes:
     fields = [
         (0, _levels(supported)),
         (1, struct.pack(">q", cluster.end.offset - 1)),
-        # Features with (maximum level, minimum level), which are the same.
+        # The field has two levels per feature, maximum and minimum. Both are the finalized level.
         (2, _levels({name: (level, level) for name, level in cluster.finalized.items()})),
     ]
     # omit fields with default values, as Java does

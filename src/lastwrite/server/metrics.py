@@ -17,8 +17,9 @@ from lastwrite.server.offsets import Offsets
 
 
 class ServerMetrics:
-    """The metrics of a server, in ``registry``, and its messages, through ``notify``.
-    Thread-safe.
+    """The metrics of a server. ``registry`` contains them. Thread-safe.
+
+    ``notify`` reports the messages of the server.
     """
 
     def __init__(self, notify: Callable[[str], None]) -> None:

@@ -223,7 +223,7 @@ def serve(
 
 
 def _make_first(catalog: Catalog) -> None:
-    """Create a copy before clients connect: the first copy takes long to compile kernels."""
+    """Create a copy before clients connect, because the first copy compiles kernels for long."""
     for name in catalog.names():
         topic = catalog.topic(name)
         for each in () if topic is None else topic.partitions.values():
@@ -234,7 +234,10 @@ def _make_first(catalog: Catalog) -> None:
 
 
 def _systems_at(path: str, system: str | None, metadata: str | None) -> list[str]:
-    """The systems of the archive at ``path``, one or several. Otherwise the system of its files."""
+    """The systems whose topics are at ``path``. Only an archive may have several.
+
+    If ``system`` is given, it is the only one.
+    """
     if system is not None:
         return [system_of(path, system, metadata)]
     return systems_at(path) or [system_of(path)]

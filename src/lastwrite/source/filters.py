@@ -20,7 +20,8 @@ from lastwrite.rows.reading import RowUnit
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
-_MOST_KEYS = 64  # comparing records with more keys would take more time than it saves
+# A filter with more keys has no effect here, because the comparison would cost more than it saves.
+_MOST_KEYS = 64
 _ENDS = -(1 << 62), 1 << 62
 
 
@@ -44,7 +45,7 @@ class RowFilter:
         return first, max(first, min(end, self.end)) if is_asked_for else first
 
     def of(self, units: Iterable[RowUnit]) -> Iterator[RowUnit]:
-        """Yield the units that may contain matching rows, limited by the conditions."""
+        """Yield the units of work that may contain matching rows, limited to matching offsets."""
         for unit in units:
             span = self.span(unit.name, *unit.span)
             if span[0] < span[1]:

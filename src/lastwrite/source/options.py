@@ -3,8 +3,8 @@
 Names, defaults and errors are those of Spark's Kafka source. The path is an additional option. A
 job moves to this source by changing its format and adding a path.
 
-Names are case-insensitive; Spark passes them in lower case. Accepted are the names in the table
-below, ``storage.*``, and options of the Kafka client (``kafka.*``), of which only
+Names are case-insensitive; Spark passes them in lower case. The valid names are those in the table
+below, ``storage.*``, and options of the Kafka client (``kafka.*``). Among the client's options only
 ``kafka.isolation.level`` has an effect. Any other name is an error.
 
 Source: Spark 4.1 ``KafkaSourceProvider``; docs/guide/spark-source.md.
@@ -92,7 +92,7 @@ class SourceOptions:
     """The checked options of a read query."""
 
     paths: tuple[str, ...]
-    metadata: str | None = None  # AutoMQ: path of the cluster's metadata log
+    metadata: str | None = None  # path of AutoMQ's metadata log; None for other systems
     topics: tuple[str, ...] = ()  # names of the topics to read
     pattern: re.Pattern[str] | None = None
     assigned: frozenset[TopicPartition] = frozenset()
@@ -101,8 +101,8 @@ class SourceOptions:
     is_latest_without_match: bool = False
     fails_on_data_loss: bool = True
     min_partitions: int = 0
-    max_records: int = 0  # most records of a task; 0 means no limit
-    max_offsets: int = 0  # most offsets of a micro-batch; 0 means no limit
+    max_records: int = 0  # maximum number of records of a task; 0 means no limit
+    max_offsets: int = 0  # maximum number of offsets of a micro-batch; 0: no limit
     min_offsets: int = 0  # number of unread offsets at which a micro-batch starts
     max_delay_s: float = 900.0  # a micro-batch with fewer offsets starts after this time
     has_headers: bool = False

@@ -21,7 +21,7 @@ from lastwrite.storage.objects import address
 def listed(options: SourceOptions) -> list[PartitionLog]:
     """List the partitions that the query reads.
 
-    Also applies the options for object stores in this process.
+    First applies the options for object stores in this process.
 
     Raises:
         as ``logs_of`` and ``chosen_logs``.
@@ -45,9 +45,9 @@ def listed(options: SourceOptions) -> list[PartitionLog]:
 
 
 def use_stores(options: SourceOptions) -> None:
-    """Apply the options for object stores in this process from now on.
+    """Apply the query's options for object stores in this process, and locate AutoMQ's partitions.
 
-    The partitions of AutoMQ's buckets are located again.
+    With AutoMQ, the partitions of the query's buckets are located again at each call.
     """
     address.use(store_settings(options.stores))
     for path in options.paths if options.metadata is not None else ():

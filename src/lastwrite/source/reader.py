@@ -60,7 +60,8 @@ class DefaultSource(DataSource):
             raise InvalidConfig(
                 "pushdown needs PySpark 4.1 or newer", remedy="leave out the option pushdown"
             )
-        # Spark refuses a reader that accepts filters if its setting for filter pushdown is off.
+        # If Spark's setting for filter pushdown is off, Spark raises an error for a reader that has
+        # pushFilters. So this reader is used only with the option pushdown.
         kind = _FilteringReader if options.takes_filters else _BatchReader
         return kind(options, _rows_of(options, schema))
 

@@ -66,7 +66,8 @@ class _SparkStream(DataSourceStreamReader):
         self._rows = rows
         self._logs: _Logs | None = None  # the logs for the next micro-batch
         self._ends: Offsets | None = None  # the ends of ``_logs``
-        self._held_since_s: float | None = None  # time since which the logs could not be listed
+        # time since which the logs could not be listed; None if the last listing succeeded
+        self._held_since_s: float | None = None
         self._batch_s = float("-inf")  # the time at which the last micro-batch was admitted
         # for a Trigger.AvailableNow query: the logs' ends at the start of the query
         self._target: Offsets | None = None

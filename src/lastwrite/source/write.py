@@ -111,7 +111,7 @@ def parse_write(
     )
     topic = options.get("topic")
     if topic is not None:
-        append.partitions_of(topic)  # raises an error here, not later in a task
+        append.partitions_of(topic)  # an invalid topic then raises an error before any task starts
     return WriteOptions(append, topic, number, columns)
 
 

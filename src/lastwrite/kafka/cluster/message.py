@@ -235,7 +235,8 @@ class _Decoder:
         if length is None:
             return None
         found = []
-        for _ in range(length):  # too large a count raises an error: each element needs a byte
+        # A count that is too large soon raises TruncatedLog, because each element needs a byte.
+        for _ in range(length):
             found.append(self.value(kind.of))
         return found
 

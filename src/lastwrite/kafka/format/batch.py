@@ -145,7 +145,7 @@ def decode_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTE
     Every count and size is checked against the available bytes before it is used. A compressed
     batch decompresses to ``limit_bytes`` at most. The position in an error is a byte of
     ``segment``. For an error inside compressed data it is the first compressed byte, and the
-    message has the byte of the decompressed data.
+    message states the position in the decompressed data.
 
     An entry of magic 0 or 1 (a message, or a wrapper of messages) becomes a batch; see
     ``old_format.entries``.
@@ -237,7 +237,7 @@ def decode_control_record(record: Record, at: int | None = None) -> ControlRecor
     return ControlRecord(version, kind, int.from_bytes(record.value[2:6], "big", signed=True))
 
 
-# More than eight parameters, one per header field: all are optional.
+# It has more than eight parameters: one per header field, and those are optional.
 def encode_batch(
     records: Sequence[Record],
     *,

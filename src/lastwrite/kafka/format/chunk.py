@@ -315,18 +315,18 @@ class KafkaFormat:
         out: ByteArray,
         rows: Int64Array,
     ) -> tuple[ByteArray, int, int]:
-        """Apply ``actions`` to the batches of ``table``, and write the remaining ones to ``out``.
+        """Apply ``actions`` to the batches of ``table``, and write the kept batches to ``out``.
 
-        Writes a row (position, size, next offset, largest timestamp, base offset) to ``rows`` per
-        remaining batch. Returns (output buffer, bytes written, rows filled). The output buffer is a
-        new one if ``out`` is too small.
+        For each kept batch, writes a row to ``rows``: position, size, next offset, largest
+        timestamp, base offset. Returns (output buffer, bytes written, rows filled). The output
+        buffer is a new one if ``out`` is too small.
 
         Raises:
             CorruptLog: a batch that must be rebuilt is malformed.
             OutOfMemoryBudget: as ``opened``.
         """
         b = keep_at = at = filled = 0
-        borders: Int64Array | None = None  # the ends of the runs that must be recompressed
+        borders: Int64Array | None = None  # the ends of the runs of batches to recompress
         while True:
             b, keep_at, at, filled, code, place = kernels.rebuild(
                 buffer,

@@ -178,7 +178,8 @@ def segment_file_name(
     ``attempt`` is only for ``.cleaned``: letters, digits, ``_`` and ``-``.
 
     Raises:
-        ValueError: the offset is below 0 or above 2^63 - 1, or the parts do not combine.
+        ValueError: the offset is below 0 or above 2^63 - 1, or no file has this combination of
+            extension, suffix and attempt.
     """
     if not 0 <= offset <= _MAX_I64:
         raise ValueError(f"offset {offset} is outside 0 to 2^63 - 1")

@@ -114,7 +114,8 @@ def encode_leader_epochs(epochs: Sequence[LeaderEpoch]) -> bytes:
 def leader_epochs_from(epochs: Sequence[LeaderEpoch], log_start: int) -> tuple[LeaderEpoch, ...]:
     """The leader epochs of a log that starts at ``log_start``.
 
-    The last entry at or below ``log_start`` gets this start offset. Earlier entries are dropped.
+    The last entry at or below ``log_start`` gets ``log_start`` as its start offset. Earlier entries
+    are dropped.
     """
     below = [entry for entry in epochs if entry.start_offset <= log_start]
     first = (LeaderEpoch(below[-1].epoch, log_start),) if below else ()
@@ -195,9 +196,9 @@ def encode_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 def _entries(text: bytes, width: int) -> Iterator[tuple[int, list[bytes]]]:
-    """The lines of a checkpoint file's entries, each with its position.
+    """Yield the entries of a checkpoint file, each with its position, as fields.
 
-    Checks their count first.
+    First checks that the file has as many entries as its second line specifies.
     """
     if not text:
         return

@@ -44,7 +44,7 @@ from lastwrite.model.log import AbortedTransaction
 
 _EPOCH = BATCH_HEADER.offset_of("partition_leader_epoch")
 _LOW_ATTRIBUTES = BATCH_HEADER.offset_of("attributes") + 1
-# Producer id, epoch and base sequence are adjacent. With all bits set, each is -1.
+# The header's producer id, epoch and base sequence are adjacent. A field with all bits set is -1.
 _PRODUCER = BATCH_HEADER.offset_of("producer_id"), BATCH_HEADER.offset_of("record_count")
 
 Edit = Callable[[Sequence[Record]], Sequence[Record]]

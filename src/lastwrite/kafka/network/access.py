@@ -33,7 +33,8 @@ from lastwrite.kafka.network.scram import (
 )
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 
-_LEAST_TURNS, _MOST_TURNS = 4096, 10_000_000  # accepted iteration counts from a broker
+# smallest and largest iteration count that is accepted from a broker
+_LEAST_TURNS, _MOST_TURNS = 4096, 10_000_000
 _NO_BINDING = base64.b64encode(b"n,,").decode()
 
 Exchange = Callable[[bytes], bytes]  # sends a token and returns the broker's token

@@ -63,7 +63,8 @@ _NO_ID = bytes(16)
 _OF_TOPIC, _OF_BROKER, _OF_BROKERS, _OF_FILE = 1, 2, 3, 4
 _WORDS = {_OF_BROKER: "broker", _OF_BROKERS: "brokers", _OF_FILE: "file"}
 
-# Error codes for a group without committed offsets: it was deleted, or it has another type.
+# Error codes that mean that a group has no committed offsets, because it was deleted or is of
+# another type.
 _NO_GROUP = (24, 69)
 _SHARE = "share"
 
@@ -119,7 +120,7 @@ class KafkaCluster:
             self._idle.clear()
 
     def stop(self) -> None:
-        """Abort all requests in all threads, and refuse later requests."""
+        """Abort the requests of all threads. Later requests fail."""
         self._is_stopped = True
         for connection in list(self._busy):
             connection.shutdown()
@@ -147,7 +148,7 @@ class KafkaCluster:
             yield connection
         except BaseException:
             self._busy.discard(connection)
-            connection.close()  # an unread response may still arrive
+            connection.close()  # it is not reused, because an unread response may still arrive
             raise
         with self._lock:
             self._busy.discard(connection)
@@ -173,8 +174,8 @@ class KafkaCluster:
     def patience_s(self) -> float:
         """The number of seconds for which a request without progress is retried.
 
-        This is the full timeout, or at most ``_SHORT_S`` after a fetch has failed. The full timeout
-        applies again after a record of any partition has arrived.
+        Normally this is the full timeout. After a failed fetch it is at most ``_SHORT_S``, until a
+        record of any partition arrives.
         """
         full = self._config.api_timeout_ms / 1000
         return min(full, _SHORT_S) if self._failed_s > self._records_s else full
@@ -236,10 +237,10 @@ class KafkaCluster:
     def wait(self, until: float, breaks: int | None = None) -> None:
         """Pause, then refresh the metadata.
 
-        ``until`` is the monotonic time at which the pause ends at the latest. ``breaks`` is the
-        number of earlier broken connections without progress, or None if the connection did not
+        ``until`` is the latest monotonic time at which the pause may end. ``breaks`` is the number
+        of earlier connections that broke without progress. None means that the connection did not
         break. While ``breaks`` is small, the pause is short and the metadata is not refreshed,
-        because leaders have not moved.
+        because a broken connection does not show that a leader has moved.
         """
         pause_s = _AGAIN_S if breaks is None else min(_FIRST_AGAIN_S * 2**breaks, _AGAIN_S)
         time.sleep(max(0.0, min(pause_s, until - time.monotonic())))
@@ -412,7 +413,8 @@ class KafkaCluster:
         done: set[str],
     ) -> None:
         doing = "read the groups' committed offsets"
-        for address in list(self._brokers.values()):  # a broker lists only its groups
+        # ask every broker, because a broker lists only the groups that it coordinates
+        for address in list(self._brokers.values()):
             with self.connection(address) as connection:
                 listed = connection.request("list_groups", doing, states_filter=())
                 self.check(listed.error_code, doing, address)

@@ -154,7 +154,7 @@ class KafkaConnection:
     def _cut(self, version: int, error: OSError) -> FetchedPartition:
         """Decode an incomplete Fetch response: the bytes received before ``error``.
 
-        Raises ``error`` if the records had not begun.
+        Raises ``error`` if the received bytes end before the records.
         """
         if len(self._arrived) < 4:
             raise error
@@ -399,7 +399,7 @@ class KafkaConnection:
             raise self._failed(error, doing) from error
         except LogError:
             raise
-        except BaseException:  # Ctrl-C: an unread response may still arrive
+        except BaseException:  # after Ctrl-C an unread response may still arrive
             self.close()
             raise
 
@@ -408,7 +408,8 @@ class KafkaConnection:
         kind = RetriableError
         if isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
             kind = ConnectionBroken
-        if isinstance(error, ssl.SSLError):  # also if the broker rejects the client certificate
+        # TLS also raises this error if the broker rejects the client certificate.
+        if isinstance(error, ssl.SSLError):
             wrong = (
                 "the TLS handshake failed: "
                 f"{(error.reason or str(error)).lower().replace('_', ' ')}"

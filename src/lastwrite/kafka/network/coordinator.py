@@ -12,7 +12,7 @@ from lastwrite.kafka.network.messages import build_message
 from lastwrite.model.log import TopicPartition
 
 _GROUP, _TRANSACTIONS = 0, 1
-_FENCED = (47, 90)  # error codes: a producer with a later epoch exists
+_FENCED = (47, 90)  # error codes if a producer with a later epoch exists
 _HAS_MEMBERS = (22, 25, 27, 82, 113)
 _RIGHTS = "docs/guide/restore.md lists them"
 _TRANSACTION = timedelta(seconds=60)
@@ -209,7 +209,7 @@ class TransactionClient:
         self.producer_id, self.epoch = int(answer.producer_id), int(answer.producer_epoch)
 
     def add_partition(self, name: TopicPartition) -> None:
-        """Add the partition to the transaction, so that it receives the marker."""
+        """Add the partition to the transaction. The partition then receives its marker."""
 
         def values(module: Any) -> Mapping[str, object]:
             topic = module.AddPartitionsToTxnTopic(name=name.topic, partitions=(name.partition,))

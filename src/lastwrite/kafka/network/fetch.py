@@ -33,7 +33,7 @@ class FetchPartition(NamedTuple):
     topic: str
     topic_id: bytes  # 16 bytes; all zero if unknown
     partition: int
-    leader_epoch: int  # -1: the broker does not check the epoch
+    leader_epoch: int  # expected leader epoch; with -1 the broker does not check it
     offset: int
     max_bytes: int
     max_wait_ms: int
@@ -88,7 +88,7 @@ def _topic(version: int, request: FetchPartition) -> bytes:
         return request.topic_id
     name = request.topic.encode()
     if version >= _FLEXIBLE:
-        size = len(name) + 1  # at most 250, a varint of one or two bytes
+        size = len(name) + 1  # at most 250, so its varint has one or two bytes
         return bytes([size] if size < 0x80 else [size & 0x7F | 0x80, size >> 7]) + name
     return struct.pack(">h", len(name)) + name
 

@@ -32,7 +32,8 @@ _OUT_OF_RANGE = 1
 # A response of this size stays in the processor's cache. Fetching with 16 MiB took three times as
 # long.
 _FETCH_BYTES = 4 << 20
-_LEAST_BYTES = 16 << 10  # smallest max bytes of a request after connections broke
+# lower limit of a request's max bytes, which is reduced after connections broke
+_LEAST_BYTES = 16 << 10
 _MOST_BYTES = (1 << 31) - 1
 _WAIT_MS = 500  # longest time that the broker waits for records
 _LOOKS = 3  # attempts to fetch damaged bytes, because the damage may occur in transit
@@ -62,7 +63,8 @@ class LiveLog:
         self._last_epoch = -1  # leader epoch of the last batch received; -1 if unknown
         self._max_bytes = _FETCH_BYTES
         self._requested: FetchPartition | None = None
-        self._room = ReceiveBuffer()  # other responses overwrite the connection's buffer
+        # a separate buffer, because other responses overwrite the connection's buffer
+        self._room = ReceiveBuffer()
 
     def close(self) -> None:
         self._stack.close()
@@ -218,7 +220,7 @@ class LiveLog:
                     wanted = (table["next_offset"] > begun) & (table["base_offset"] < end)
                     if wanted.any():
                         yield data, table[wanted]
-                heard = time.monotonic()  # the caller's time does not count as waiting
+                heard = time.monotonic()  # so the time in the caller does not count as waiting
         finally:
             if self._requested is not None:  # the connection has an unread response
                 self._drop()

@@ -79,7 +79,7 @@ def schema(name: str, version: int, side: str = "request") -> Any:
 
 
 def build_message(module: Any, of: str, /, **values: object) -> Any:
-    """Create a kio message, or a structure inside one, of class ``of``.
+    """Create a kio message, or a structure inside one. Its class in ``module`` is named ``of``.
 
     Ignores values for fields that the class lacks.
     """

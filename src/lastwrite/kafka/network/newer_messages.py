@@ -1,4 +1,4 @@
-"""Message versions that kio 0.6 lacks, as classes of the form that kio encodes and decodes.
+"""Message versions that kio 0.6 lacks, as classes that kio can encode and decode.
 
 kio reads the field types, so this module must not import ``annotations`` from ``__future__``.
 

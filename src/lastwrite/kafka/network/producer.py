@@ -40,7 +40,7 @@ _LONGEST_SILENCE_S = 60.0
 
 
 class ProgressRecord:
-    """Text stored in the cluster for one partition, in consumer groups named after ``name``."""
+    """A text about one partition, stored in consumer groups with names derived from ``name``."""
 
     def __init__(self, cluster: KafkaCluster, name: str, of: TopicPartition) -> None:
         self._cluster = cluster
@@ -116,7 +116,7 @@ class TransactionalProducer:
         self._transactions.begin()
         self._transactions.add_partition(self._name)
         self._transactions.end(committed=False)
-        self._transactions.begin()  # waits until the marker is written
+        self._transactions.begin()  # returns after the marker is written
         self._sequence = 0
 
     def send(self, batches: Sequence[OutgoingBatch], offset: int) -> None:

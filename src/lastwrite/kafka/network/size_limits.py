@@ -52,7 +52,10 @@ _FIXED = {
 
 
 class _Kind(NamedTuple):
-    """The type of a field: ``size`` bytes, a string or bytes with a length, or a structure."""
+    """The type of a field: a number of a fixed size, a string or bytes, or a structure.
+
+    ``size`` is the fixed size in bytes.
+    """
 
     size: int = 0
     lengths: str = ""  # "string" or "bytes" if the field has a length prefix
@@ -65,7 +68,7 @@ class _Struct(NamedTuple):
     kinds: tuple[_Kind, ...]
     tagged: Mapping[int, _Kind]
     is_flexible: bool
-    steps: tuple[_Kind, ...]  # ``kinds``, with adjacent fixed sizes added up
+    steps: tuple[_Kind, ...]  # ``kinds``, with adjacent fields of fixed size merged
 
 
 def checked(kind: type, data: Buffer, at: int, most: int = MOST_ELEMENTS) -> Buffer:
@@ -89,7 +92,8 @@ class _SizeWalk:
         self._reader = MessageReader(data, at)
         self._end = len(self._data)
         self._elements = 0
-        self._edits: list[tuple[int, int, bytes]] = []  # (begin, end, replacement), ascending
+        # byte ranges to replace: (begin, end, replacement), ascending
+        self._edits: list[tuple[int, int, bytes]] = []
 
     def without_unknown_tags(self, at: int) -> Buffer:
         return self._edited(at, self._end, self._edits) if self._edits else self._data[at:]

@@ -94,9 +94,8 @@ class OldConverter:
                 elif code not in (kernels.OK, kernels.NEED_MORE, old_kernels.NEW_MAGIC):
                     raise _error(code, place)
             except LogError:
-                if (
-                    not rows
-                ):  # otherwise the rows so far are returned, and the next call raises the error
+                # If there are rows, they are returned now, and the next call raises the error.
+                if not rows:
                     raise
             return ConvertedBatches(
                 rows, int(at), int(wanted) if code == kernels.NEED_MORE else -1, self._out

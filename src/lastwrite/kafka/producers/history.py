@@ -99,8 +99,8 @@ def read_producers(
     if newest <= high_watermark:
         feed(states, _sightings(segments, newest, end_offset))
         return states.producers, _not_below(states.first_unstable_offset, log_start)
-    # The newest snapshot has all producers. The older one has every transaction that counts as
-    # open. Neither has both.
+    # Two snapshots are used: the newest for the producers, and an older one for the transactions
+    # that count as open. Neither has both.
     older, known = _newest(
         [offset for offset in useful if offset <= high_watermark], read_snapshot, log_start
     )
@@ -178,7 +178,7 @@ def _more(batch: ByteArray, kind: int) -> tuple[int, int]:
 def entry_after(before: ProducerEntry | None, batch: ProducerBatch) -> ProducerEntry:
     """The snapshot entry of a producer after ``batch``.
 
-    ``before`` is its entry until then, or None.
+    ``before`` is the producer's entry before the batch. None if it had no entry.
     """
     is_other = before is None or before.producer_epoch != batch.epoch
     open_from = -1 if before is None else before.current_txn_first_offset

@@ -223,9 +223,10 @@ class RecoveryProblems:
             self.damaged(f"the segment's file is missing: {gone}", path, remedy=remedy)
 
     def _is_over(self, base: int, named: int) -> bool:
-        """Whether a segment without ``.log`` file was deleted on purpose, so no record is lost.
+        """Whether a segment without ``.log`` file was deleted by a broker, so no record is lost.
 
-        Its records are then below the log start, or a cleaner merged them into the segment before.
+        This is so if its records are below the log start, or if a cleaner merged them into the
+        segment before.
         """
         after = self._after(base)
         if (named + 1 if after is None else after) <= self._log_start:

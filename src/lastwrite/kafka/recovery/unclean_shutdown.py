@@ -98,7 +98,7 @@ class RecoveredSegment:
     largest_timestamp_ms: int  # largest timestamp of the remaining entries; -1 if none
     index: IndexState = _NO_INDEX
     time_index: IndexState = _NO_INDEX
-    # the first offset at or after ``end_offset`` in an index
+    # the first offset at or after ``end_offset`` in an index; None if there is none
     indexed_beyond: int | None = None
     # whether the segment has control batches, and therefore may need a transaction index
     has_markers: bool = False
@@ -149,8 +149,8 @@ def file_identity(path: str) -> FileIdentity:
     return FileIdentity(path, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino)
 
 
-# Cached, because a compaction needs the result to list, to plan, and to check before and after the
-# commit.
+# Cached, because a compaction needs the result four times: for the listing, for the plan, and for
+# the checks before and after the commit.
 @lru_cache(maxsize=256)
 def _recover_once(
     base_offset: int, log: FileIdentity, index: FileIdentity, time_index: FileIdentity

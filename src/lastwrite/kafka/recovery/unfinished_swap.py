@@ -3,7 +3,7 @@
 A commit (see ``store.commit``) goes through these states, and a crash may leave any of them::
 
     ….cleaned               new files are being written                       the old log is valid
-    some .swap, .cleaned    they are being renamed, from the highest down     the old log is valid
+    some .swap, .cleaned    new files are renamed, highest base offset first  the old log is valid
     all .swap               old files are removed, new ones get their names   the new log is valid
 
 Kafka's loader distinguishes the states only by file names. It deletes every ``.swap`` at or above
@@ -45,7 +45,8 @@ from lastwrite.storage.parallel_sync import Steps
 
 _UNDER_WAY = (Suffix.CLEANED, Suffix.SWAP, Suffix.DELETED)
 _INTENT = re.compile(r"[0-9]{20}\.(?P<state>commit|decided)\.deleted")
-_ONE, _MANY = 2, 3  # versions of the note: one folder (earlier releases), several folders
+# format versions of the note: for one folder (earlier releases), for several folders
+_ONE, _MANY = 2, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,9 +221,10 @@ def _snapshot(base: int) -> str:
 
 
 def _replaced(intent: Intent, present: set[str]) -> list[tuple[int, str]]:
-    """Base offset and name of each file of an old segment that is not renamed yet, ascending.
+    """The files of old segments that are still to be renamed: (base offset, name), ascending.
 
-    A file is old if its new file is still a ``.swap``, or if it has no new file.
+    A file with the final name is old if the new file of this name is still a ``.swap``, or if there
+    is no new file of this name.
     """
     found = []
     successors = {*intent.swaps} - {*intent.stand_ins}
@@ -331,7 +333,7 @@ def remove_orphans(folder: str, names: Sequence[str]) -> None:
 def undo_or_end(folder: str, state: CrashState) -> None:
     """Carry out the recovery steps in ``state``: remove and rename files of ``folder``.
 
-    ``state`` must not be of an unfinished commit, which ``state.intent`` describes.
+    Does not finish a commit, so ``state.intent`` must be None.
     """
     for name in state.doomed:
         files.unlink(os.path.join(folder, name))

@@ -187,7 +187,7 @@ def _first_next_offset(path: str, position: int, reader: SegmentReader | OpenFil
 def end_offset_of(log_path: str, index_path: str, base_offset: int) -> int:
     """The offset after a segment's last complete batch, or its base offset.
 
-    A missing or damaged index only makes this slower.
+    If the index is missing or damaged, the result is the same, but the walk takes longer.
     """
     try:
         size_bytes = os.stat(log_path).st_size

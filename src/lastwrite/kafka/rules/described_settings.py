@@ -26,7 +26,8 @@ from lastwrite.kafka.rules.setting_tables import (
 )
 
 _MINUTE, _HOUR = 60_000, 3_600_000
-# Names of one setting in several units, the strongest first, with factors to the unit of the first.
+# Settings that have a name for each of several units, the strongest name first. A value times the
+# name's factor is in the first name's unit.
 _UNITS = (
     (("log.roll.ms", 1), ("log.roll.hours", _HOUR)),
     (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR)),
@@ -48,7 +49,7 @@ _OF_MECHANISM = (
     "connections.max.reauth.ms",
 )
 _UNKNOWN = Definition(SettingType.UNKNOWN, is_dynamic=False)
-# a setting that a broker lists only for topics that set it
+# settings that a broker lists only for topics that set them
 _INTERNAL = {"internal.segment.bytes": Definition(SettingType.INT)}
 
 
@@ -65,7 +66,10 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A setting name and layer from which a value can come. ``value`` is None if secret."""
+    """A possible source of a setting's value: a setting name and a layer.
+
+    ``value`` is the value there. None if it is secret.
+    """
 
     name: str
     value: str | None
@@ -136,7 +140,7 @@ class BrokerSettings:
         """All settings of a group. ``settings`` are the values set for the group."""
         found = self._resource(settings, GROUP_SETTINGS, ConfigSource.GROUP)
         return [
-            # A setting without a broker's default has its own default as a synonym.
+            # If no broker setting is the default, the group setting's own default is a synonym.
             each._replace(synonyms=(*each.synonyms, _own_default(each.name)))
             if GROUP_SETTINGS[each.name].broker_name is None
             else each
@@ -182,9 +186,9 @@ class BrokerSettings:
         return (layer[name] for _, layer in self._layers if name in layer)
 
     def _effective(self, name: str) -> str | None:
-        """The broker's value that is the default of a topic or group setting.
+        """The value of the broker setting ``name``, the default of a topic or group setting.
 
-        None if there is none.
+        None if no layer has a value.
         """
         for each, factor in _BY_UNIT.get(name, ((name, 1),)):
             value = next(iter(self._values(each)), None)

@@ -3,7 +3,7 @@
 ``ranges`` and ``verdict`` decide; this module describes their results. The smallest case: a log
 with all records in the active segment. The reason is that the active segment is not compacted. A
 broker closes it before an append that would exceed ``segment.bytes``, or that has a timestamp more
-than ``segment.ms`` after the first.
+than ``segment.ms`` after that of the segment's first batch.
 
 Source: docs/formats/kafka-cleaning.md, "Which partitions" and "The range", which also describes
 when a segment is closed.

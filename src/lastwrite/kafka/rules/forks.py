@@ -16,7 +16,7 @@ def common_end(
         epochs: leader epochs of the archive with their first offsets, oldest first.
         end: the end offset of the archive.
         end_of_epoch: returns the last epoch of the log up to the given epoch, and the start offset
-            of the epoch after it. This costs a request to the leader. -1 means that there is no
+            of the epoch after it. Each call is a request to the leader. -1 means that there is no
             such epoch.
     """
     left = list(epochs)

@@ -34,7 +34,8 @@ def group_segments(
             and log_bytes + segment.size_bytes <= segment_bytes
             and index_bytes + segment.index_bytes <= segment_index_bytes
             and time_index_bytes + segment.time_index_bytes <= segment_index_bytes
-            # Index entries have 31 bits relative to the base offset. An empty segment has no entry.
+            # An index entry stores its offset relative to the base offset, in 31 bits. An empty
+            # segment needs no index entry.
             and (segment.size_bytes == 0 or last_offset - groups[-1][0].base_offset <= INT_MAX)
         )
         if joins:

@@ -1,10 +1,10 @@
 """Which consumer groups block the removal of tombstones.
 
-``hold.tombstones.for.groups=a`` keeps a tombstone that is the last write of its key until group
-``a`` has committed an offset after its batch. ``hold.tombstones.max.ms`` after the delete horizon,
-the tombstone is removed in any case. An unknown group also blocks the removal, because it may not
-have read any record. The setting keeps no other record: a superseded tombstone is removed at once,
-and retention deletes whole segments.
+A tombstone may be the last write of its key. With ``hold.tombstones.for.groups=a`` it is then kept
+until group ``a`` has committed an offset after the tombstone's batch. ``hold.tombstones.max.ms``
+after the delete horizon it is removed in any case. An unknown group also blocks the removal,
+because the group may not have read any record. The setting keeps no other record: a superseded
+tombstone is removed at once, and retention deletes whole segments.
 
 The smallest case: group ``a`` has committed offset 7, and group ``b`` is unknown. Tombstones are
 kept from offset 0 on. After ``b`` has committed offset 9, they are kept from offset 7 on.

@@ -40,7 +40,7 @@ def joined(sizes: Sequence[int], most_bytes: int) -> int:
 def roll_ms(config: KafkaTopicConfig) -> int:
     """The age of a segment's first batch at which the segment is full.
 
-    This is ``segment.ms``, or ``max.compaction.lag.ms`` if the topic is compacted and that is less.
+    This is ``segment.ms``. If the topic is compacted, it is at most ``max.compaction.lag.ms``.
 
     Source: Kafka 4.4.0 LogConfig.maxSegmentMs, LogSegment.timeWaitedForRoll.
     """

@@ -84,8 +84,9 @@ def chain(
 def agree_until(copied: TieredSegment, lineage: Epochs) -> int:
     """The offset up to which a segment was written in the leader epochs of ``lineage``.
 
-    The result is the base offset if no part of the segment was. Both lists of epochs may lack the
-    epochs of deleted records, because Kafka then raises the start of the first epoch.
+    The result is the base offset if no part of the segment was written in these epochs. Both lists
+    of epochs may lack the epochs of deleted records, because Kafka removes these epochs and raises
+    the start of the first epoch that remains.
     """
     base, end = copied.base_offset, copied.end_offset
     starts = {start for _, start in (*copied.epochs, *lineage) if base < start < end}

@@ -122,8 +122,9 @@ def active(
     """The producers whose last batch must be kept at ``now_ms``, in the given order.
 
     ``expiration_ms`` is ``producer.id.expiration.ms``: the time after which an idle producer
-    expires. A producer with an open transaction never expires. A producer also never expires if the
-    difference of ``now_ms`` and its timestamp exceeds 63 bits, because it is negative in Kafka.
+    expires. A producer with an open transaction never expires. A producer also never expires if
+    ``now_ms`` minus its timestamp exceeds 63 bits, because in Kafka this difference overflows to a
+    negative number.
     """
     return tuple(
         p

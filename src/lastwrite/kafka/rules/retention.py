@@ -70,9 +70,9 @@ def expired(log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> Retenti
 def _evaluate_rule(
     rule: RetentionRule, limit: int, log: PartitionLog, place: int, bytes_left: int, now_ms: int
 ) -> tuple[bool, str]:
-    """Whether retention deletes the segment number ``place`` by one rule, and the reason.
+    """Whether the retention rule ``rule`` deletes segment number ``place``, and the reason.
 
-    ``bytes_left`` are the bytes of this segment and all later segments.
+    ``bytes_left`` is the total size in bytes of this segment and all later segments.
     """
     segment = log.segments[place]
     end = log.segment_end(place)

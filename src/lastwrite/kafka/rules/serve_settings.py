@@ -37,7 +37,7 @@ class ServeConfig(SettingsTable):
     certificate: str = setting("", "ssl.certificate.location ssl.keystore.location")
     # PEM file of the server's key
     key: str = setting("", "ssl.key.location")
-    # PEM file of the authorities that sign certificates of clients
+    # PEM file of the certificate authorities that sign clients' certificates
     client_ca: str = setting("", "ssl.ca.location ssl.truststore.location")
     # whether clients need a certificate
     client_auth: str = setting("none", "ssl.client.auth", choices=("none", "required"))
@@ -45,12 +45,12 @@ class ServeConfig(SettingsTable):
     mechanisms: str = setting("", "sasl.enabled.mechanisms", parse=_mechanisms)
     # time after which a client must authenticate again; 0: never
     session_ms: int = setting(0, "connections.max.reauth.ms", 0)
-    # time before the answer to a failed authentication
+    # delay of the response to a failed authentication
     failed_delay_ms: int = setting(100, "connection.failed.authentication.delay.ms", 0, 10_000)
-    # number of connections at once
+    # maximum number of simultaneous connections
     connections: int = setting(1000, "max.connections", 1, INT_MAX)
-    # number of connections from one address; local addresses have no limit, because all clients
-    # behind a local proxy have the proxy's address
+    # maximum number of simultaneous connections from one address; local addresses have no limit,
+    # because all clients behind a local proxy have the proxy's address
     connections_of_address: int = setting(100, "max.connections.per.ip", 1, INT_MAX)
     # time after which an idle connection is closed
     idle_ms: int = setting(600_000, "connections.max.idle.ms", 1000)

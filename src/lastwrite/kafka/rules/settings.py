@@ -90,7 +90,7 @@ class KafkaTopicConfig(SettingsTable):
     )
     # age from which a broker rolls the active segment
     segment_ms: int = setting(7 * _DAY, f"segment.ms log.roll.ms log.roll.hours*{_HOUR}", 1)
-    # random time by which a broker rolls a segment earlier
+    # largest random time by which a broker rolls the active segment earlier
     segment_jitter_ms: int = setting(
         0, f"segment.jitter.ms log.roll.jitter.ms log.roll.jitter.hours*{_HOUR}", 0
     )
@@ -110,8 +110,8 @@ class KafkaTopicConfig(SettingsTable):
         -1,
         parse=_time_or_for_ever,
     )
-    # size above which the oldest segments are deleted, if the policy includes delete; -1 means
-    # any size
+    # size of a log above which its oldest segments are deleted, if the policy includes delete; -1
+    # means no limit
     retention_bytes: int = setting(-1, "retention.bytes log.retention.bytes")
     # no effect on compaction: time that a broker keeps replaced files
     file_delete_delay_ms: int = setting(

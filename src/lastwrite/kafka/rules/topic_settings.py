@@ -59,7 +59,7 @@ class SettingOrigin(StrEnum):
     BROKERS = "broker default (metadata)"
     FILE = "broker's file (metadata)"
     CONFIG = "config"
-    NAMED = "named"  # to name a single topic for compaction implies the policy compact
+    NAMED = "named"  # naming a single topic for compaction implies the policy compact
     DEFAULT = "default"
     UNKNOWN = "unknown"  # no source has the setting, and Kafka's default is not assumed
 
@@ -267,7 +267,10 @@ def _listed(
 def _counts(
     field_name: str, source: SettingOrigin, name: str, metadata: TopicMetadata | None
 ) -> bool:
-    """Whether a source's value applies to the topic. Only a value in ``config`` may not apply."""
+    """Whether a source's value applies to the topic.
+
+    Always true, except for some values in ``config``: the cleanup policy and retention limits.
+    """
     if source is not SettingOrigin.CONFIG or field_name not in _LETS_GO:
         return True
     if metadata is None:
