@@ -169,7 +169,7 @@ class ServedPartition:
         self._log_problems("gaps", gaps_in([log]))
 
     def _log_problems(self, kind: str, problems: Iterable[Problem]) -> None:
-        """Report to the operator the problems that the last read did not have."""
+        """Report new problems to the operator: those that the previous read did not find."""
         texts = {problem.message: str(problem) for problem in problems}
         known, self._notes[kind] = self._notes.get(kind, frozenset()), frozenset(texts)
         for message, text in texts.items():
@@ -484,7 +484,7 @@ class Catalog:
         return [] if topic is None else sorted(topic.partitions)
 
     def _refresh(self) -> None:
-        """Search the sources for topics again, unless the last search was seconds ago.
+        """Search the sources for topics again, at most once in ``_LIST_S`` seconds.
 
         After an error, the known topics are kept.
         """
@@ -522,7 +522,7 @@ class Catalog:
                 self._of_ids[topic.id] = topic
 
     def folders(self) -> set[str]:
-        """The parent folders of the partitions' folders, such as log directories."""
+        """The parent folders of the partitions' folders (for example, log directories)."""
         parts = (part for topic in self._topics.values() for part in topic.partitions.values())
         return {os.path.dirname(part.folder) for part in parts}
 

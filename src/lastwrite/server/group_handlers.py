@@ -434,7 +434,7 @@ def offset_fetch(place: Coordinator, request: ClientRequest, body: Any) -> bytes
 def _may_fetch(place: Coordinator, asked: Any) -> int:
     wrong = place.catalog.group_error(asked.group_id)
     newer = place.groups.consumer(asked.group_id)
-    # before version 9 of OffsetFetch, the request has no member
+    # an OffsetFetch request has a member only from version 9 on
     if wrong or newer is None or not hasattr(asked, "member_id"):
         return wrong
     return newer.may_fetch(asked.member_id, asked.member_epoch)
@@ -692,7 +692,8 @@ def describe_groups(place: Coordinator, request: ClientRequest, body: Any) -> by
         text = "not found"
         if kind.is_newer:
             state, kind, text = GroupState.DEAD, GroupKind(), "is not a classic group"
-        # before version 6, an unknown group is described as dead, without an error (KIP-1043)
+        # Before version 6, the response describes an unknown group as dead, without an error
+        # (KIP-1043).
         is_missing = state == GroupState.DEAD and request.version >= 6
         described.append(
             part(

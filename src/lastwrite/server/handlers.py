@@ -239,7 +239,7 @@ def _partition(request: ClientRequest, prefix: str, found: ServedPartition) -> A
         replica_nodes=(NODE,),
         isr_nodes=(NODE,),
         offline_replicas=(),
-        eligible_leader_replicas=(),  # empty, because null crashes Java clients of version 3.9
+        eligible_leader_replicas=(),  # not null, which crashes Java clients of version 3.9
         last_known_elr=(),
     )
 

@@ -74,7 +74,7 @@ class ServeLimits:
     connections_of_address: int = 100
     idle_s: float = 600.0
     known_s: float = 10.0  # seconds in which TLS handshake and authentication must succeed
-    frame_s: float = 30.0  # seconds from a frame's first byte to its last
+    frame_s: float = 30.0  # seconds in which a frame must arrive, from its first byte to its last
     # seconds in which the client must read a response, or each MiB of a large one
     send_s: float = 60.0
 

@@ -1,4 +1,4 @@
-"""Partitions served from a copy: of RocketMQ and Pulsar in Kafka's format, and compacted views.
+"""Partitions served from a copy: converted partitions of RocketMQ and Pulsar, compacted views.
 
 A copy is created when a client first requests the partition, and updated in the background. Clients
 read the previous copy until the next is complete.
@@ -183,8 +183,8 @@ class CompactedPartition(MaterializedPartition):
     """A partition served as a compacted copy up to some offset, then its uncompacted tail.
 
     Records keep their offsets. The copy is created again when the tail exceeds the dirty ratio, and
-    after a compaction of the log itself. If that compaction removed tombstones, they must disappear
-    from the copy, too, with the records that they delete.
+    after a compaction of the log itself. If that compaction removed tombstones, the new copy lacks
+    these tombstones and the records that they delete, too.
     """
 
     def __init__(self, inner: ServedPartition, files: Files, making: CopyPolicy) -> None:

@@ -1,4 +1,4 @@
-"""Decode requests and encode responses: frames and headers here, bodies by kio.
+"""Decode requests and encode responses. Bodies are decoded and encoded by kio.
 
 A request of an unsupported version, or one that does not decode, closes the connection, as on a
 broker. Only an ApiVersions request of an unsupported version is answered, with the oldest body.

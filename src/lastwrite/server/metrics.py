@@ -90,7 +90,7 @@ class _Groups(Collector):
                     continue
                 try:
                     end = part.log().end(False)
-                # no lag is reported; a client that reads the partition gets this error
+                # The partition then has no lag metric. A client that reads it gets this error.
                 except LogError:
                     continue
                 yield group, place.topic, place.partition, max(end - commit.offset, 0)

@@ -1,4 +1,4 @@
-"""``serve``: start a Kafka protocol server over paths of logs and archives."""
+"""``serve``: start a server through which Kafka clients read logs and archives."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def serve(
 
 
 def _make_first(catalog: Catalog) -> None:
-    """Create a copy before clients connect, because the first copy compiles kernels for long."""
+    """Create a copy before clients connect, because compiling kernels for it takes long."""
     for name in catalog.names():
         topic = catalog.topic(name)
         for each in () if topic is None else topic.partitions.values():

@@ -1,6 +1,6 @@
-"""Check for options that Spark's Kafka source refuses.
+"""Check for options that are invalid in Spark's Kafka source.
 
-They are refused with the same messages, so a job behaves the same with either source.
+The error messages are the same, so a job behaves the same with either source.
 
 Source: Spark 4.1 ``KafkaSourceProvider.validateGeneralOptions`` and ``validateStreamOptions``.
 """
@@ -51,12 +51,12 @@ _ENDINGS = {
 
 
 def reject_as_kafka_source(options: Mapping[str, str], *, is_stream: bool) -> None:
-    """Refuse the options that Kafka's source refuses.
+    """Raise an error for options that are invalid in Spark's Kafka source.
 
     The names of the given options must be in lower case.
 
     Raises:
-        InvalidConfig: the Kafka source refuses an option.
+        InvalidConfig: an option is invalid in the Kafka source.
     """
     for name, (problem, remedy) in _REFUSED.items():
         if name in options:

@@ -188,8 +188,8 @@ def units_of(
 ) -> list[RowUnit]:
     """Divide ranges of offsets into units of work.
 
-    ``options.min_partitions`` is the approximate minimum of units. The ends of the ranges are
-    exclusive.
+    ``options.min_partitions`` is the approximate minimum number of units. The ends of the ranges
+    are exclusive.
     """
     size = PIECE_BYTES
     if options.min_partitions:

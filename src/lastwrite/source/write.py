@@ -266,10 +266,10 @@ class StreamWriter(_SourceWriter, _StreamBase):
 
 
 def reject_streams_without_arrow() -> None:
-    """Refuse to write a stream with a PySpark that does not support it.
+    """Check that the installed PySpark can write a stream of Arrow batches to a sink.
 
     Raises:
-        InvalidConfig: this PySpark cannot stream Arrow batches into a sink.
+        InvalidConfig: this PySpark does not support it.
     """
     if _StreamBase is object:
         raise InvalidConfig(

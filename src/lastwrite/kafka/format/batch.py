@@ -237,7 +237,7 @@ def decode_control_record(record: Record, at: int | None = None) -> ControlRecor
     return ControlRecord(version, kind, int.from_bytes(record.value[2:6], "big", signed=True))
 
 
-# It has more than eight parameters: one per header field, and those are optional.
+# encode_batch has more than eight parameters, because each header field has an optional one.
 def encode_batch(
     records: Sequence[Record],
     *,

@@ -42,7 +42,7 @@ class BatchHeader(NamedTuple):
     #                                              offset  type
     base_offset:            Annotated[int, At(0,  I64)]  # offset of the original first record
     batch_length:           Annotated[int, At(8,  I32)]  # bytes after this field
-    # not covered by the CRC, because brokers rewrite it; -1: unknown
+    # the CRC does not cover the leader epoch, because brokers rewrite it; -1: unknown
     partition_leader_epoch: Annotated[int, At(12, I32)]
     magic:                  Annotated[int, At(16, I8)]   # always 2
     crc:                    Annotated[int, At(17, U32)]  # CRC-32C of byte 21 to the batch's end
@@ -53,9 +53,9 @@ class BatchHeader(NamedTuple):
     base_timestamp_ms:      Annotated[int, At(27, I64)]
     # the append time if attribute bit 3 is set; -1: no timestamp
     max_timestamp_ms:       Annotated[int, At(35, I64)]
-    producer_id:            Annotated[int, At(43, I64)]  # -1 if the producer is not idempotent
+    producer_id:            Annotated[int, At(43, I64)]  # -1: producer is not idempotent
     producer_epoch:         Annotated[int, At(51, I16)]  # -1 without a producer id
-    # -1 without a sequence, as in control batches
+    # the first record's sequence number; -1 if there is none, as in control batches
     base_sequence:          Annotated[int, At(53, I32)]
     record_count:           Annotated[int, At(57, I32)]  # compaction lowers this count
     # fmt: on

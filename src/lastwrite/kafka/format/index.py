@@ -161,9 +161,9 @@ def encode_offset_index(index: OffsetIndex) -> bytes:
 def decode_time_index(data: Buffer, base_offset: int) -> TimeIndex:
     """Decode a ``.timeindex`` without the zeros after the entries. Copies the entries.
 
-    An entry of zeros can be valid: the batch at the base offset has timestamp 0. The zeros are an
-    entry if the file has no more bytes, or if a greater entry follows. Otherwise the file is new,
-    and all its zeros are padding.
+    The first entry may consist of zeros, if the batch at the base offset has timestamp 0. Zeros at
+    the start are such an entry if the file has no more bytes, or if a greater entry follows.
+    Otherwise the file is new, and all its zeros are padding.
 
     Raises:
         CorruptLog: the size is not a multiple of 12, an offset falls or is negative, or a non-zero

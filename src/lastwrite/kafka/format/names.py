@@ -193,8 +193,8 @@ def segment_file_name(
 def classify(name: str) -> FileName:
     """Classify a file in a partition's folder by its name alone.
 
-    A name that Kafka would not produce is foreign, even if Kafka's own parser accepts it, such as
-    ``5.log``. Kafka would open the file under the 20-digit name instead.
+    A name that Kafka would not produce, such as ``5.log``, is foreign, even if it is valid for
+    Kafka's own parser. Kafka would open the file under the 20-digit name instead.
     """
     match = _SEGMENT_FILE.fullmatch(name)
     if match is not None:

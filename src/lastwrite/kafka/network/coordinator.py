@@ -12,7 +12,7 @@ from lastwrite.kafka.network.messages import build_message
 from lastwrite.model.log import TopicPartition
 
 _GROUP, _TRANSACTIONS = 0, 1
-_FENCED = (47, 90)  # error codes if a producer with a later epoch exists
+_FENCED = (47, 90)  # error codes that mean that a producer with a later epoch exists
 _HAS_MEMBERS = (22, 25, 27, 82, 113)
 _RIGHTS = "docs/guide/restore.md lists them"
 _TRANSACTION = timedelta(seconds=60)
@@ -93,7 +93,9 @@ class GroupClient:
         self._coordinator = _Coordinator(cluster, name, _GROUP)
 
     def position(self, name: TopicPartition) -> CommittedOffset | None:
-        """The group's committed offset in a partition, or None. Waits for open transactions to end.
+        """The group's committed offset in a partition. None if the group has none.
+
+        Waits for open transactions to end.
 
         Raises:
             RemoteFailed: the request is refused, or not answered within the timeout.

@@ -45,7 +45,7 @@ class FetchedPartition(NamedTuple):
     throttle_ms: int
     error: int
     high_watermark: int
-    log_start: int  # -1 if the response has no log start
+    log_start: int  # log start offset; -1 if the response lacks it
     records: memoryview
     is_cut: bool = False  # whether the connection broke within ``records``
 
@@ -73,7 +73,7 @@ def encode_fetch(
         parts.append(struct.pack(">q", -1))
     parts.append(struct.pack(">i", request.max_bytes))
     if flexible:
-        parts.append(b"\0\0")  # no tagged fields of the partition and the topic
+        parts.append(b"\0\0")  # the partition and the topic have no tagged fields
     if version >= 7:
         parts.append(none)
     if version >= 11:
@@ -88,7 +88,7 @@ def _topic(version: int, request: FetchPartition) -> bytes:
         return request.topic_id
     name = request.topic.encode()
     if version >= _FLEXIBLE:
-        size = len(name) + 1  # at most 250, so its varint has one or two bytes
+        size = len(name) + 1  # this is at most 250, so its varint has one or two bytes
         return bytes([size] if size < 0x80 else [size & 0x7F | 0x80, size >> 7]) + name
     return struct.pack(">h", len(name)) + name
 

@@ -35,7 +35,7 @@ class ProduceResult(NamedTuple):
 
     throttle_ms: int
     error: int
-    base_offset: int  # -1 if the batch was rejected
+    base_offset: int  # offset of the batch's first record; -1 if the batch was rejected
     message: str  # the broker's error messages; empty if it sent none
 
 

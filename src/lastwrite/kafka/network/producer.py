@@ -116,7 +116,7 @@ class TransactionalProducer:
         self._transactions.begin()
         self._transactions.add_partition(self._name)
         self._transactions.end(committed=False)
-        self._transactions.begin()  # returns after the marker is written
+        self._transactions.begin()  # this call returns after the marker is written
         self._sequence = 0
 
     def send(self, batches: Sequence[OutgoingBatch], offset: int) -> None:

@@ -43,7 +43,7 @@ from lastwrite.kafka.format.batch_layout import (
     decode_attributes,
 )
 
-CRC_START = 16  # position in an entry of the first byte that the CRC covers
+CRC_START = 16  # position of the first byte that the CRC covers, relative to the entry
 NO_TIMESTAMP = -1
 
 _MAX_I32 = (1 << 31) - 1
@@ -59,7 +59,7 @@ class MessageV0(NamedTuple):
     crc: Annotated[int, At(12, U32)]  # CRC-32 of byte 16 to the entry's end
     magic: Annotated[int, At(16, I8)]  # always 0
     attributes: Annotated[int, At(17, U8)]  # bits 0-2: codec
-    key_length: Annotated[int, At(18, I32)]  # -1 for a null key, and in a wrapper
+    key_length: Annotated[int, At(18, I32)]  # -1: the key is null, as in every wrapper
     # fmt: on
 
 
@@ -72,8 +72,8 @@ class MessageV1(NamedTuple):
     crc: Annotated[int, At(12, U32)]
     magic: Annotated[int, At(16, I8)]  # always 1
     attributes: Annotated[int, At(17, U8)]  # bits 0-2: codec; 3: the timestamp is the append time
-    # -1 without a timestamp. A wrapper has the largest timestamp of its messages, or the append
-    # time.
+    # The timestamp of a wrapper is the largest of its messages, or the append time. -1: there is no
+    # timestamp.
     timestamp_ms: Annotated[int, At(18, I64)]
     key_length: Annotated[int, At(26, I32)]
     # fmt: on

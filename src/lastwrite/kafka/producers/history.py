@@ -119,8 +119,8 @@ def read_history(log: PartitionLog) -> ProducerHistory:
     """Producers and transactions from the batches of ``log``, without snapshots and indexes.
 
     If compaction removed the first batches of an aborted transaction, its first offset is later
-    than in the transaction index. If it removed all batches, the transaction is missing. The result
-    for readers is the same.
+    than in the transaction index. If compaction removed all its batches, the transaction is
+    missing. For readers the result is the same.
 
     Raises:
         LogError: a segment cannot be read.
@@ -249,7 +249,7 @@ def _newest(
 ) -> tuple[int, tuple[ProducerState, ...]]:
     """The offset and the producers of the first snapshot that decodes.
 
-    ``log_start`` and no producers if no snapshot decodes.
+    If no snapshot decodes, returns ``log_start`` and no producers.
     """
     for offset in offsets:
         try:

@@ -1,4 +1,4 @@
-"""Problems found while the files of a partition are listed, such as lost records.
+"""Problems, such as lost records, that are found while a partition's files are listed.
 
 ``lost_records`` describes the evidence of lost records, and what the user can do.
 """

@@ -274,10 +274,10 @@ def finish_swap(folder: str, intent: Intent) -> Steps:
 
 
 def remove_leftovers(folder: str) -> Steps:
-    """The steps that remove deleted and unfinished files, and then the notes of commits.
+    """The steps that remove deleted and unfinished files, and afterwards the notes of commits.
 
-    The folder is not synced. A file that a power cut restores still has its suffix, and the next
-    run removes it.
+    The folder need not be synced: if a power cut restores a file, the file still has its suffix,
+    and the next run removes it.
     """
     names = sorted(name for name in os.listdir(folder) if name.endswith(_UNDER_WAY))
     leftovers = [name for name in names if _is_leftover(name) and not is_intent(name)]

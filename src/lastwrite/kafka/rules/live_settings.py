@@ -102,7 +102,7 @@ class KafkaClientConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Whether a client ignores the setting ``name``, such as a topic or bucket setting."""
+        """Whether ``name`` has no effect on a client, as for example a topic or bucket setting."""
         return name not in CLIENT_NAMES
 
 

@@ -35,8 +35,9 @@ from lastwrite.model.policy import LONG_MAX
 class ProducerStates:
     """The producers and transactions of a log, updated batch by batch in log order.
 
-    ``producers`` is the initial state, such as a snapshot. Offsets below ``high_watermark`` are
-    replicated. A finished transaction is unstable if its marker is at or above ``high_watermark``.
+    ``producers`` is the initial state, for example from a snapshot. Offsets below
+    ``high_watermark`` are replicated. A finished transaction is unstable if its marker is at or
+    above ``high_watermark``.
     """
 
     def __init__(self, producers: Iterable[ProducerState] = (), high_watermark: int = 0) -> None:

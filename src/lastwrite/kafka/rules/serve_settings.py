@@ -29,8 +29,8 @@ def _mechanisms(name: str, value: object) -> str:
 class ServeConfig(SettingsTable):
     """The settings of a server for its clients: TLS, authentication and limits.
 
-    Some defaults are stricter than a broker's, because a broker trusts every client that can reach
-    it.
+    Some defaults are stricter than a broker's, because a broker's defaults are for a trusted
+    network.
     """
 
     # PEM file of the server's certificate; enables TLS
@@ -76,7 +76,7 @@ class ServeConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Whether a server ignores the setting ``name``, such as a topic or bucket setting."""
+        """Whether ``name`` has no effect on a server, as for example a topic or bucket setting."""
         return name not in SERVE_NAMES
 
 

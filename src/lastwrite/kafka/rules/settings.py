@@ -75,11 +75,11 @@ class KafkaTopicConfig(SettingsTable):
     delete_retention_ms: int = setting(
         _DAY, "delete.retention.ms log.cleaner.delete.retention.ms", 0
     )
-    # a segment with a younger record is not cleaned yet
+    # minimum age of a segment's youngest record; younger segments are not cleaned
     min_compaction_lag_ms: int = setting(
         0, "min.compaction.lag.ms log.cleaner.min.compaction.lag.ms", 0
     )
-    # a log with an older dirty record is cleaned at any dirty ratio
+    # maximum age of a dirty record; a log with an older one is cleaned at any dirty ratio
     max_compaction_lag_ms: int = setting(
         LONG_MAX, "max.compaction.lag.ms log.cleaner.max.compaction.lag.ms", 1
     )

@@ -156,8 +156,8 @@ class KafkaTopicSettings:
     # every setting under its topic name, with its value as text and all its sources
     listed: tuple[Setting, ...]
     outvoted: tuple[OverriddenSetting, ...] = ()
-    is_policy_known: bool  # False: no source has the topic's policy
-    is_policy_stated: bool  # False: the policy is unknown or Kafka's default
+    is_policy_known: bool  # whether the topic is in the metadata, or a source has its policy
+    is_policy_stated: bool  # whether a source sets or implies the policy
     is_age_stated: bool
 
     def source_of(self, field_name: str) -> str:
@@ -184,9 +184,9 @@ def resolve(
 ) -> KafkaTopicSettings:
     """Determine the effective settings of ``topic``.
 
-    ``metadata`` are its settings in the cluster's metadata. None means that the topic is not there.
-    ``config`` has defaults for settings without another source. ``is_named`` means that the caller
-    named this single topic for compaction.
+    ``metadata`` are the topic's settings in the cluster's metadata. None means that the metadata
+    does not contain the topic. ``config`` has defaults for settings without another source.
+    ``is_named`` means that the caller named this single topic for compaction.
 
     Raises:
         InvalidConfig: a value is invalid.
