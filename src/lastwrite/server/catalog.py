@@ -1,9 +1,9 @@
 """The served topics, and the current state of each partition.
 
-A partition is read when it is first requested, and again after a change. In an archive, the
-manifest shows a change. In a log directory it is the partition's folder, its active segment or the
-checkpoint of replicated offsets. Clients may continue to read after a change, because an offset
-always identifies the same record.
+A partition is read when it is first requested, and again after a change. In an archive, a change is
+detected from the manifest. In a log directory it is detected from the partition's folder, the
+active segment and the checkpoint of replicated offsets. Clients may continue to read after a
+change, because an offset always identifies the same record.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from lastwrite.server.offsets import Offsets
 
 
 class ServerMetrics:
-    """The metrics of a server. ``registry`` contains them. Thread-safe.
+    """The metrics of a server, as a Prometheus registry (``registry``). Thread-safe.
 
-    ``notify`` reports the messages of the server.
+    ``notify`` reports the server's messages to the operator.
     """
 
     def __init__(self, notify: Callable[[str], None]) -> None:

@@ -376,7 +376,7 @@ def _continue_groups(
 ) -> None:
     """Load the groups' committed offsets from ``__consumer_offsets`` of the Kafka log directories.
 
-    ``paths`` may contain other systems, which are skipped.
+    Skips archives and paths of other systems.
     """
     now_ms = time.time_ns() // 1_000_000
     retention = OffsetRetention(now_ms, settings.offsets_retention_minutes * 60_000)

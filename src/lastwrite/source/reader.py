@@ -1,6 +1,6 @@
 """The data source as classes of PySpark's API.
 
-One process plans a query and pickles the plan. Other processes read.
+One process plans a query and pickles the plan. Other processes read the records.
 """
 
 from __future__ import annotations

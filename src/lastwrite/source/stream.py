@@ -1,6 +1,7 @@
 """``spark.readStream.format("lastwrite")``: the source of a stream.
 
-A process of the driver chooses the end of each micro-batch and plans it. Other processes read.
+A process of the driver chooses the end of each micro-batch and plans it. Other processes read the
+records.
 
 A micro-batch is defined by its offsets. Spark stores them before the micro-batch runs, so a restart
 reads the same range again. Records that compaction has removed in between are then missing, as with

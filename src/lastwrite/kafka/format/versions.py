@@ -4,7 +4,8 @@ A version is a signed 64-bit number: the record's timestamp, or the value of its
 given name, if that has exactly 8 bytes, big-endian. A record without such a header has the least
 possible version.
 
-This costs another pass over the records, and runs only for topics with ``compaction.strategy``.
+Versions need another pass over the records, so they are computed only for topics with
+``compaction.strategy``.
 
 Source: KIP-280 (accepted, never shipped); docs/decisions/compaction-strategy.md.
 """

@@ -165,8 +165,8 @@ class LiveLog:
     ) -> Iterator[tuple[ByteArray, BatchTable]]:
         """The stored batches with offsets from ``first`` to ``end``, each verified by its checksum.
 
-        Yields (bytes, table of the batches in them). ``origin`` in the table is a position in
-        the bytes. Both are valid until the next item is requested.
+        Yields (bytes, table of the batches in the bytes). ``origin`` in the table is a position in
+        the bytes. Bytes and table are valid until the next item is requested.
 
         Args:
             epoch: the leader epoch of the records below ``first``; -1 if unknown.

@@ -52,7 +52,8 @@ class ConvertedBatches(NamedTuple):
 class OldConverter:
     """Converts entries of v0 and v1 to batches of v2, with reusable buffers.
 
-    The converted batches have at most ``limit_bytes``; a decompressed wrapper has at most half.
+    The converted batches have at most ``limit_bytes`` bytes. A decompressed wrapper has at most
+    half as many bytes.
     """
 
     def __init__(self, limit_bytes: int) -> None:

@@ -101,8 +101,8 @@ class _Message(NamedTuple):
 def decode_old_header(segment: Buffer, at: int) -> BatchHeader:
     """A batch header for the entry that starts ``at`` bytes into ``segment``.
 
-    Does not decompress a wrapper: its base offset here is its last offset, as if it contained one
-    record. Checks length, magic and codec, but not the CRC.
+    A wrapper is not decompressed. Its header therefore has the wrapper's last offset as the base
+    offset, as if there were one record. Checks length, magic and codec, but not the CRC.
 
     Raises:
         TruncatedLog: the segment ends before the entry's key.
@@ -119,8 +119,8 @@ def decode_old_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_
 
     Every count and size is checked against the available bytes before it is used. A wrapper
     decompresses to ``limit_bytes`` at most. The position in an error is a byte of ``segment``. For
-    an error inside a wrapper it is the start of the wrapper's value, and the message has the byte
-    of the decompressed entries.
+    an error inside a wrapper it is the start of the wrapper's value, and the message states the
+    position in the decompressed entries.
 
     A record of magic 0 has the timestamp -1, also inside a wrapper of magic 1 (KAFKA-4298: old
     brokers wrote such wrappers). With append time, every record has the wrapper's timestamp.

@@ -53,10 +53,11 @@ def missing(end_offset: int, witness: EndEvidence, *, is_file_at_end: bool = Tru
 
 
 def recovery_truncation_offset(at_offset: int, following: Sequence[int], log_start: int) -> str:
-    """The remedy for the user if a broker would truncate the log when it starts.
+    """The remedy for the user if a broker's start would truncate the log.
 
     The broker would also remove the segments with the base offsets ``following``. ``log_start`` is
-    the offset in the log start checkpoint. A log that ends below it is replaced by an empty log.
+    the offset in the log start checkpoint. A broker replaces a log that ends below this offset by
+    an empty log.
     """
     start = f"the broker's start truncates the log at offset {at_offset}"
     if log_start > at_offset:

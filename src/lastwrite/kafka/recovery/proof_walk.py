@@ -60,8 +60,8 @@ def walk_proven(data: ByteArray, left: int, rows: Int64Array) -> tuple[int, int,
     """Verify the complete entries in ``data`` one after another, and write a row for each.
 
     ``left`` is the number of bytes in the file from the first byte of ``data`` on. Returns (rows
-    filled, position after the last verified entry, size of the next entry or 0 if unknown, why it
-    stopped). Positions in rows are relative to ``data``.
+    filled, position after the last verified entry, size of the next entry or 0 if unknown, why the
+    walk stopped). Positions in rows are relative to ``data``.
     """
     at = 0
     end = len(data)
