@@ -62,7 +62,7 @@ class WalkedPiece:
     # (topic, queue, slice with the queue's rows)
     queues: list[tuple[bytes, int, ScratchSlice]] = field(default_factory=list)
     entries: ScratchSlice | None = None
-    light_bad: int = 0  # records with a light queue that a broker cannot dispatch
+    light_bad: int = 0  # records that a broker cannot dispatch because of a light queue
     light_bad_at: int = -1  # address of the first record counted in ``light_bad``
 
 
@@ -72,12 +72,13 @@ class QueueState:
 
     # number of the next unit; -1: the queue is empty
     next_number: int = -1
-    # address after the last record; in a batch consume queue, address of that record; -1: no record
+    # address at which the last record ends, or begins if the queue is a batch consume queue; -1: no
+    # record
     end: int = -1
     tail_path: str = ""  # the file with the last unit
-    tail_start: int = 0  # position of ``tail_path`` in the queue
+    tail_start: int = 0  # byte position in the queue at which ``tail_path`` begins
     first_number: int = 0  # number of the first unit that is not a filler
-    spare: tuple[str, ...] = ()  # files after the end, which a starting broker deletes
+    spare: tuple[str, ...] = ()  # files after the queue's end; a starting broker deletes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class QueueUnit:
     folder: str  # folder for the new files
     # delay of the messages in ms if they are delayed; their units have the delivery time
     delay_ms: int | None = None
-    is_cut: bool = False  # units after ``state.next_number`` are removed
+    is_cut: bool = False  # units from number ``state.next_number`` on are removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +141,10 @@ class IndexFileState:
 class IndexUnit:
     """The work for one index file: create it, or add entries to the newest file.
 
-    ``entries`` has scratch slices, each with the first entry to use and the number of entries.
-    ``before`` is the scratch slice and number of the previous file's last entry. If it is None,
-    ``last_address`` and ``last_stored`` have the address and store time of that entry.
+    ``entries`` lists scratch slices, each with the number of its first entry to add and the count
+    of entries. ``before`` locates the last entry of the previous index file, by scratch slice and
+    number. If ``before`` is None, ``last_address`` and ``last_stored`` have the address and store
+    time of the previous file's last entry.
     """
 
     name: str
@@ -168,10 +170,11 @@ class StagedIndexFiles:
     files: list[tuple[str, str]] = field(default_factory=list)
     is_anew: bool = False  # whether all old units of the queue are replaced
     added: int = 0  # number of units or index entries
-    passed: int = 0  # records skipped because of their offset, as in a broker
+    passed: int = 0  # records skipped because their offset exists or is negative
     keyless: int = 0
     too_large: int = 0
-    gap_at: int = -1  # address of a record after an offset gap; no file is written then
+    # address of the record after an offset gap, in which case no file is written; -1: no gap
+    gap_at: int = -1
     gap: str = ""
     begins_late: bool = False  # whether the first unit of an empty queue has a number other than 0
     next_number: int = -1

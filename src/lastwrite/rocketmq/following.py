@@ -74,7 +74,7 @@ class RocketmqFollowResult:
         return found
 
     def _refresh(self) -> None:
-        """Read queues and settings again after the interval or a change of the list of topics.
+        """Read queues and settings again if the interval is over or the list of topics has changed.
 
         Raises:
             RemoteFailed: no server answers.

@@ -1,8 +1,8 @@
 """Keep an archive up to date with a growing copy of a commit log, such as one updated by rsync.
 
 Each poll dispatches new records and then fetches them from the compaction logs. A copy made while a
-broker runs may end inside a record, or have a file before the previous file is complete. A dispatch
-then ends at the address where bytes are missing, and the next poll continues there.
+broker runs may end inside a record, or contain a file although the file before it is incomplete. A
+dispatch then ends at the address where bytes are missing, and the next poll continues there.
 """
 
 from __future__ import annotations

@@ -309,7 +309,7 @@ class RocketmqSyncContext:
         self.ends: dict[TopicPartition, int] = {}
 
     def call(self, ask: Callable[[RocketmqClient], T]) -> T:
-        """Call ``ask`` until a server answers, and return its result.
+        """Call ``ask``, which sends a request, until a server answers. Return the result.
 
         Raises:
             RemoteFailed: no server answers within the limit.
@@ -472,7 +472,8 @@ class _QueueWalk:
         for place in np.flatnonzero(offsets != expected).tolist():
             self._append(data, table[begin:place])
             begin = place
-            # A delete before the first message cannot apply to a fetched message.
+            # Without ``looks_up``, offsets missing before the first message are ignored, because a
+            # delete there cannot apply to a fetched message.
             if self._looks_up or self._at > self._first:
                 self._pass_over(int(offsets[place]), _record_of(data, table[place]))
         self._append(data, table[begin:])
@@ -605,8 +606,8 @@ def _last_differs(puller: Puller, before: ArchivedQueue, is_compacted: bool) -> 
                 f"{end} by time {before.last_stored_ms}"
             )
         pulled = digest(_record_of(last[0], row))
-        # A broker keeps the compaction log of a deleted topic, and serves it for a new topic of
-        # the same name.
+        # Compare with the commit log too, because a broker keeps the compaction log of a deleted
+        # topic, and serves it for a new topic of the same name.
         original = puller.original(offset) if is_compacted else None
         if original is not None and digest(original[1]) != pulled:
             return (

@@ -186,9 +186,9 @@ class TimerChange(FrozenDocument, frozen=True, kw_only=True):
     """The changes that a cut made to the timer log and the timer's checkpoint."""
 
     units_removed: int  # units removed from the timer log
-    queue_offset_before: int  # next offset of the timer's consume queue
+    queue_offset_before: int  # before the cut: next offset of the timer's consume queue
     queue_offset_after: int
-    read_time_before_ms: int  # messages due before this time are delivered
+    read_time_before_ms: int  # before the cut: messages due earlier were delivered
     read_time_after_ms: int
 
 

@@ -75,8 +75,8 @@ class RocketmqSystem(System):
 
     # ------------------------------------------------------------------ layout
 
-    # Files of a store change only while a broker runs, and the daemon never runs beside a broker.
-    # So ``scan_root`` returns no versions of files.
+    # For a store, ``scan_root`` returns no file versions. The daemon needs none, because it does
+    # not run beside a broker, and the files change only while a broker runs.
     names_of_parts = queues.NAMES_OF_PARTS
     find = staticmethod(queues.find_queues)
     name_of = staticmethod(queues.name_of)
@@ -160,8 +160,8 @@ class RocketmqSystem(System):
             reason = "not due"
         return Decision(
             first_dirty=found.first_dirty,
-            # A broker stores the offset of the last record in the compacted files as its
-            # position.
+            # As in a broker, the new position is the offset of the last record in the compacted
+            # files.
             end=queues.end_offset_of(cleaned[-1]) if cleaned and not log.is_closed else ends_at,
             elect_from=found.first_dirty,
             dirty_ratio=found.ratio,
@@ -170,15 +170,15 @@ class RocketmqSystem(System):
             cleanable_bytes=found.cleanable_bytes,
             overdue_ms=found.overdue_ms,
             policy=Policy(
-                # A broker does not check the age of deletes, and a store time may be ahead of any
-                # clock.
+                # ``like_broker`` drops deletes of any age, as a broker does. The largest time is
+                # used, because a delete's store time may be ahead of the clock.
                 now_ms=LONG_MAX if like_broker else now_ms,
                 tombstone_retention_ms=settings.delete_retention_ms,
                 ages_by_write_time=True,
                 keep_keyless=settings.keyless_messages == KEEP,
                 reading=int(settings.undecodable_messages == KEEP),
-                # Without the record at the highest offset, a broker would refuse new messages, or
-                # old ones would reappear.
+                # The record at the highest offset is kept. Without it, a broker would reject new
+                # messages, or old messages would reappear.
                 kept_end_offset=-1 if like_broker else log.end_offset,
             ),
         )
@@ -206,7 +206,7 @@ class RocketmqSystem(System):
         return RocketmqFormat(plain_bytes, keeps_undecodable=bool(reading))
 
     def recover(self, folder: str) -> None:
-        if not archived.is_archived(folder):  # a manifest is replaced atomically
+        if not archived.is_archived(folder):  # an archive's manifest is replaced atomically
             publishing.recover(queues.root_of(folder), queues.name_of(folder))
 
     def check_writable(self, log: PartitionLog, end: int) -> None:
@@ -227,7 +227,9 @@ class RocketmqSystem(System):
     def appender(self, base_offset: int, unit: RewriteUnit) -> SegmentAppender:
         place = unit.folder and partition_and_round(unit.folder)
         source = unit.pieces[0]
-        if place or source.etag:  # without a folder, records of an archive are only counted
+        # ``etag`` is set if the source is in an archive; without a folder, its records are only
+        # counted.
+        if place or source.etag:
             folder, prefix = place or (None, "")
             start = queues.address_of(source.path)
             return ArchivedFile(folder, prefix, start, unit.limits.stores)
@@ -325,7 +327,8 @@ def range_of(
 ) -> Range:
     """The range of offsets that the next compaction reads."""
     if log.checkpoint is not None:
-        # Offsets have gaps, so if all files are compacted, no file contains the first dirty offset.
+        # The first dirty offset may be in a gap, and in no file if all files are compacted. So use
+        # the offset of the next record.
         log = replace(log, checkpoint=queues.first_offset_from(log, log.checkpoint))
     return cleanable_range(log, settings, now_ms, include_active)
 

@@ -103,7 +103,8 @@ class RocketmqFormat:
             CorruptLog: a size, magic, length or checksum is invalid, or queue offsets do not rise.
         """
         self._notes = []
-        # The table is doubled, because the Python overhead of a call is the same for any length.
+        # Double the table if it was too small for the last call. A larger table needs fewer calls,
+        # and each call has the same Python overhead.
         if self._is_full:
             self._reserve(min(2 * len(self._messages), self._most_rows))
         rows, consumed, code, at, wanted = kernels.split(buffer, start, end, self._messages, proves)

@@ -105,7 +105,7 @@ LIGHT_WORDS: Final = 5
 # its comma needs at least two.
 MOST_LIGHT: Final = 1 << 14
 
-# Whether light queues are built, and the queue number that they get.
+# Whether light queues are built, and which queue number they have.
 NO_LIGHT: Final = 0
 LIGHT_AT_ZERO: Final = 1  # a queue named %LMQ%… is queue 0
 LIGHT_BY_RECORD: Final = 2  # a light queue has the record's queue number
@@ -153,9 +153,10 @@ def _put16(data, at, value):
 def find_record(data, start, end, base):
     """The first position in ``[start, end)`` where a record may begin. -1 if there is none.
 
-    ``data`` is a whole file whose first byte has the address ``base``. A position is returned if a
-    record there has a valid magic and stores this position as its address. A malicious body can
-    contain such bytes, so the caller must check that the previous record ends at the position.
+    ``data`` is a whole file whose first byte has the address ``base``. A record
+    may begin at a position if it has a valid magic there and stores the position's address. A
+    malicious body can contain such bytes, so the caller must check that the previous record ends at
+    the position.
     """
     source = address(data)
     last = min(end, len(data) - SMALLEST_RECORD_BYTES + 1) + 4
@@ -374,7 +375,8 @@ class QueueNumbers:
 def _take_light(data, message, slots, queues, topics, light, light_queues, light_bad):
     """Write the light queues of a message to ``light_queues``, with their numbers.
 
-    Returns their count. Returns -1 if a light queue has no number yet; row 0 then has that queue.
+    Returns their count. Returns -1 if a light queue has no number yet; row 0 of
+    ``light_queues`` then describes that queue.
     """
     source = address(data)
     names = address(topics)
@@ -522,12 +524,12 @@ def group(rows, row_queues, count, ends, out):
 
 # The state of a queue, which the kernels below read and update.
 NEXT: Final = 0  # number of the next unit; -1: the queue is empty
-# address after the queue's last record; in a batch consume queue, address of that record; -1: no
-# record
+# address at which the queue's last record ends, or begins if the queue is a batch consume queue;
+# -1: no record
 END: Final = 1
 FIRST: Final = 2  # number of the first unit written
 FILLED: Final = 3  # number of units written
-IS_ANEW: Final = 4  # whether the queue started over, so that old units are replaced
+IS_ANEW: Final = 4  # whether the queue's numbers started again, so that old units are replaced
 PASSED: Final = 5  # records skipped because their offset exists or is negative
 STATE_WORDS: Final = 6
 

@@ -269,7 +269,7 @@ def build(
 ) -> int:
     """Add the keys from ``first`` on to an index file until it is full.
 
-    ``kernels.index_keys`` fills the arrays.
+    ``hashes``, ``places`` and ``times`` are filled by ``kernels.index_keys``.
     Returns the number of keys added. A broker writes the same bytes.
 
     Raises:

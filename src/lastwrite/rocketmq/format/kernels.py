@@ -151,7 +151,10 @@ _TOPS = np.uint64(0x8080808080808080)
 
 @njit(cache=True, nogil=True, forceinline=True)
 def value_end(source, at, end, bound):
-    """The position of the first byte 2 in ``[at, end)``, or ``end``. Loads no byte at ``bound``."""
+    """The position of the first byte 2 in ``[at, end)``, or ``end``.
+
+    Never loads a byte at ``bound`` or after it.
+    """
     while at < end:
         if at + 8 <= bound:
             word = load64(source, at) ^ _TWOS
@@ -305,7 +308,7 @@ def _properties(source, at, end, bound, row):
         stop = value_end(source, at, end, bound)
         length = stop - at
         # No name contains a byte 1, so a byte 1 after the expected letters ends the name. Each
-        # length check keeps loads within the piece, and requires a value of at least one byte.
+        # length check keeps loads within the property, and requires a value of at least one byte.
         if length >= 6:
             word = load32(source, at)
             if word == _KEYS and load8(source, at + 4) == one:
@@ -353,7 +356,8 @@ def _properties(source, at, end, bound, row):
                 marks |= HAS_DELAY
         at = stop + 1
     if key_at >= 0 and load8(source, key_at) - np.uint64(0x21) > np.uint64(0x5E):
-        # A blank value begins with a control character, a space or a byte that is not ASCII.
+        # Only a value that begins with a control character, a space or a non-ASCII byte can be
+        # blank.
         if is_blank(source, key_at, key_at + key_length):
             marks |= BLANK_KEY | key_length << KEY_LENGTH_SHIFT
             key_length = np.int64(-1)
@@ -411,7 +415,7 @@ def split(data, start, end, table, check_crc):
     while rows < len(table) and at < end:
         left = end - at
         if left < 8:
-            # Zeros follow the written data, and fewer than eight may remain in the file.
+            # Size and magic need eight bytes. At the end of a file, fewer zeros may be left.
             return rows, at, NEED_MORE, at, 8
         size = i32(source, at)
         magic = i32(source, at + 4)
@@ -516,7 +520,8 @@ def index_keys(data, table, first, last, hashes, places, times, tags=True):
         length = row.key_length
         if row.marks & BLANK_KEY:
             length = row.marks >> KEY_LENGTH_SHIFT
-        # Each word has at least one byte, and a space separates two words.
+        # The maximum number of entries of the row: each word has at least one byte, and a space
+        # separates two words.
         if filled + 2 + (max(length, 0) + 1) // 2 > len(hashes):
             return filled, i
         before = _hash_on(source, row.topic_at, row.topic_at + row.topic_length, np.int64(0))

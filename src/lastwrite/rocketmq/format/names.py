@@ -53,8 +53,8 @@ COMPACTING = "compacting"
 REPLICATING = "replicating"
 DELETED_SUFFIX = ".delete"
 
-# The remedy for a file with this suffix. Until a broker's compaction has finished, the file may
-# have the only copy of some messages.
+# The remedy for a file with the suffix ``.delete``. Until a broker's compaction has finished, the
+# file may have the only copy of some messages.
 UNFINISHED_REMEDY = (
     "keep the file, because it may have the only copy of some messages. If every file marked "
     f"{DELETED_SUFFIX} still exists, move the queue's new files out of the store, and remove "

@@ -54,7 +54,7 @@ class TimerCheckpoint(NamedTuple):
 
     # fmt: off
     #                                   offset  type
-    read_time_ms:        Annotated[int, At(0,  I64)]  # slots before this time are delivered
+    read_time_ms:        Annotated[int, At(0,  I64)]  # messages due before it are delivered
     log_flushed_at:      Annotated[int, At(8,  I64)]  # byte up to which the timer log was flushed
     queue_offset:        Annotated[int, At(16, I64)]  # next offset of the timer's consume queue
     master_queue_offset: Annotated[int, At(24, I64)]

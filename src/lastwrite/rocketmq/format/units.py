@@ -154,8 +154,8 @@ def valid_count(units: Units) -> int:
 def find_offset(units: Units, offset: int, count: int | None = None) -> int:
     """The number of the first 46-byte unit whose last offset is at least ``offset``.
 
-    ``count``, the number of valid units, is returned if there is no such unit. None means that the
-    valid units are counted. A read at queue offset ``offset`` begins with the unit found.
+    A read at queue offset ``offset`` begins with this unit. Returns the number of valid units if
+    there is no such unit. ``count`` is the number of valid units; if it is None, they are counted.
     """
     if count is None:
         count = valid_count(units)

@@ -43,14 +43,15 @@ def cut(
         dry_run: only report the records that a cut would remove.
         undo: restore the files from before the last cut, byte for byte.
         unclean: continue although the broker was not stopped cleanly.
-        config: settings with the broker's names. A commit log outside the store is refused.
+        config: settings with the broker's names. A commit log outside the store is
+            not supported.
 
     Raises:
         NotALog: the path is not a store.
         InvalidConfig: no record begins or ends at ``at``, or there is nothing to undo.
         LogHeld: a broker or another command has the store, its broker was killed, or the log has
             new records since the cut.
-        LogError: nothing was changed, or the message says what to do.
+        LogError: nothing was changed, or the message states what to do.
     """
     root = links.home_of(str(path))
     if not is_store(root):

@@ -216,7 +216,7 @@ class _Workers:
 
 @dataclass(slots=True)
 class _Sizes:
-    """The sizes of new files: as in existing files, or else as in the settings."""
+    """The sizes of new files: the sizes of existing files, or the settings if there are none."""
 
     queue: int = 0
     batch: int = 0
@@ -404,14 +404,15 @@ class _Dispatch:
         for name, state in self.logs.items():
             queue = self.queues.get((QueueKind.ORDINARY, name))
             if queue is None:
-                # no record of a queue without units is below this address, unless files were lost
+                # The queue has no units, so all its records are at or after this address, unless
+                # queue files were lost.
                 yield self.queued_from
                 continue
             if state.highest + 1 >= queue.next_number:
                 continue
             if state.highest < queue.first_number:
-                # records without a unit, such as prepared messages, may precede the queue's first
-                # unit
+                # Begin at the start of the log, because records without a unit (prepared messages,
+                # for example) may precede the queue's first unit.
                 yield 0
                 continue
             # Begin at the last record in the log, because a record without a unit may follow it.
@@ -601,7 +602,7 @@ class _Dispatch:
     ) -> QueueUnit:
         state = self.queues.get((kind, name), QueueState())
         is_cut = self._is_beyond(kind, state)
-        if is_cut:  # the queue has units of missing records; a starting broker removes them
+        if is_cut:  # the queue has units of missing records; a broker removes them at start
             queue = reading.read_queue(self.root, StoreFolder(kind), name)
             state = dispatched.read_queue_state(queue, kind, self.until)
             self.queues[kind, name] = state

@@ -87,7 +87,8 @@ class _RocketmqFetch:
         self._limits = limits
         self._topics = topics
         self._accepts_gap = accepts_gap
-        # A broker keeps no deletes. If Lastwrite compacts the store, the user gives the retention.
+        # The default is 0, because a broker's compaction keeps no deletes. If Lastwrite compacts
+        # the store, the user gives the retention of the deletes.
         kept_ms = RocketmqConfig.from_names(config).delete_retention_ms
         self._kept_deletes_ms = kept_ms if _RETENTION in config else 0
 

@@ -79,7 +79,7 @@ class StoreDumpRequest:
     index: bool = False
     compacted: bool = False
     decode: bool = False
-    last: int | None = None  # print only this many last messages of each queue
+    last: int | None = None  # number of last messages of each queue to print
     config: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -203,7 +203,7 @@ class StoreFinder:
         return MessageMatch(message, file.path, address - file.start, by)
 
     def at_address(self, address: int) -> Iterator[MessageMatch]:
-        """The record that begins at ``address``, else the record that contains that byte."""
+        """The record that begins at ``address``, else the record with the byte at this address."""
         file = self.log.find(address)
         if file is None:
             self.note(
@@ -414,7 +414,7 @@ class StoreFinder:
             log = self._files(part, name)
             for problem in log.problems:
                 self._note(problem)
-            for gap in log.gaps:  # the commit log is searched for the messages
+            for gap in log.gaps:  # only a note: the commit log is searched for these messages
                 self.note(str(gap))
             for file in log.files:
                 if part is StoreFolder.CONSUME_QUEUE and file.end <= first * size:
@@ -430,8 +430,8 @@ class StoreFinder:
                         yield unit
                 is_short = count < len(table) and self.log.bound is None
                 if part is StoreFolder.CONSUME_QUEUE and is_short and not log.is_last(file):
-                    # If units are missing, this invalid unit separates the file's units from the
-                    # next file's.
+                    # The file ends early, so units may be missing before the next file. An invalid
+                    # unit stands for the missing units.
                     yield _Unit.of(table, count, file)._replace(address=-1, size=0)
 
     def _files(self, part: StoreFolder, name: TopicPartition) -> MappedLog:
@@ -440,7 +440,8 @@ class StoreFinder:
     def _valid_units(self, file: MappedFile, part: StoreFolder) -> tuple[units.Units, int]:
         """The units of an index file, and the number of leading units that may be used.
 
-        The count ends at an invalid unit, or at a unit above the bound of the log.
+        The count ends at an invalid unit, or at a unit whose record begins at or after the bound of
+        the log.
         """
         table, count = _valid_units(file, part)
         if self.log.bound is not None:
@@ -466,7 +467,8 @@ class StoreFinder:
             table = chunk.table
             picked = (table["queue_id"] == name.partition) & (table["queue_offset"] >= first)
             picked &= chunk.is_dispatched(slice(None)) & chunk.has_topic(name.topic)
-            # An inner batch may begin below ``first``, and only properties show multi-dispatch.
+            # Select inner batches and multi-dispatched records too: a batch may begin below
+            # ``first``, and only the properties name a record's further queues.
             picked |= (table["marks"] & (kernels.HAS_MULTI_DISPATCH | kernels.HAS_INNER)) != 0
             for row in np.flatnonzero(picked).tolist():
                 message = chunk.message(row)

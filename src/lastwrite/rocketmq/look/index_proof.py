@@ -331,7 +331,7 @@ class KeyProof:
         ):
             n = place - low
             if at and self._is_open and file is self._files[-1][0]:
-                continue  # a broker writes the header some time after the entry
+                continue  # the header may be stale: a broker writes it some time after the entry
             if 0 <= n < len(some) and there[n] and int(stored[n]) != told:
                 which = "first" if not at else "last"
                 text = (
@@ -438,7 +438,10 @@ class PairProof:
         return int(self._units["physical_offset"][-1]) + int(self._units["size"][-1])
 
     def compare(self, chunk: RecordWindow) -> Int64Array:
-        """Compare the records of the chunk. Returns the rows with a unit, which are served."""
+        """Compare the records of the chunk. Returns the rows that have a unit.
+
+        A broker serves only records that have a unit.
+        """
         table = chunk.table
         if self._units is None:
             return np.arange(len(table), dtype=np.int64)
@@ -492,8 +495,8 @@ def bad_slot(index: IndexFile, *, is_growing: bool = False) -> tuple[int, str] |
     """The byte and the defect of the first wrong slot: keys of that slot are not found.
 
     A slot must have its newest entry, and the header must have the number of slots in use.
-    ``is_growing`` means that a broker enters keys, so slots may point to entries after the counted
-    entries.
+    ``is_growing`` means that a broker adds entries meanwhile, so slots may point to entries that
+    the header does not count yet.
     """
     entries = index.entries()
     slots = np.frombuffer(index.data, ">i4", index.slots, INDEX_HEADER.size)
@@ -501,7 +504,7 @@ def bad_slot(index: IndexFile, *, is_growing: bool = False) -> tuple[int, str] |
     for first in range(0, len(entries), _ENTRIES_AT_ONCE):
         hashes = entries["hash"][first : first + _ENTRIES_AT_ONCE].astype(np.int64)
         places = np.abs(hashes) % index.slots
-        # if several entries have a slot, the last is stored
+        # several entries may have the same slot; the assignment stores the last of them
         newest[places] = np.arange(first + 1, first + 1 + len(places))
     wrong = slots != newest
     if is_growing:

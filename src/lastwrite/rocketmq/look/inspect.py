@@ -396,7 +396,7 @@ class _StoreInspection:
             if self._is_requested(name):
                 mine = self._of(name).contents
                 mine.add(counted)
-                # A rolled back message has no queue offset.
+                # Rolled back messages are left out, because they have no queue offset.
                 offsets = chunk.table["queue_offset"][rows[chunk.is_dispatched(rows)]]
                 if len(offsets):
                     mine.widen(int(offsets.min()), int(offsets.max()))
@@ -685,8 +685,8 @@ def _counted(file: MappedFile, kind: str) -> FileOfLog:
 def _note_end(one: FileOfLog, ending: Ending | None, words: Mapping[int, str]) -> None:
     """Store in the report how the file ends.
 
-    ``words`` has the description of the end at some positions. Other ends get standard
-    descriptions.
+    A blank record and damage have fixed words. For another end, ``words`` has the word by position;
+    the default is "open".
     """
     if ending is not None:
         one.end_position = ending.position
@@ -702,7 +702,7 @@ def _note_end(one: FileOfLog, ending: Ending | None, words: Mapping[int, str]) -
 def _count_units_of(
     file: MappedFile, one: FileOfLog, part: StoreFolder, found: IndexOfQueue, log: MappedLog
 ) -> None:
-    """Count the units of one file. Units whose address is below ``log`` are expired."""
+    """Count the units of one file. Units of records before the start of ``log`` are expired."""
     data = read_file(file, INDEX_LIMIT_BYTES)
     if part is StoreFolder.EXTENSION:
         at = count = 0

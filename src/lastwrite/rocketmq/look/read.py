@@ -35,8 +35,8 @@ class QueueReading(Iterator[Row]):
     The outcome is set after the last message.
 
     ``status`` and ``code`` describe the last answer: the broker's name and the response code.
-    ``next_offset`` is the offset at which a consumer continues. ``notes`` has the differences from
-    a broker's files, and how they were handled.
+    ``next_offset`` is the offset at which a consumer continues. ``notes`` states where the
+    files differ from a broker's files, and how the read handled each difference.
     """
 
     def __init__(

@@ -59,7 +59,7 @@ INDEX_REMEDY = (
 _UNDECODABLE = (
     f"{names.RESTORE_QUEUE}; or keep the record unchanged with --config undecodable.messages=keep"
 )
-_MOST_PROBLEMS = 20  # maximum number of problems listed for a piece
+_MOST_PROBLEMS = 20  # maximum number of problems listed for one piece of a log file
 _UNITS_AT_ONCE = 4096
 _ROW = struct.Struct("<5Q")
 _TWO = struct.Struct("<2Q")

@@ -281,7 +281,7 @@ class RocketmqClient:
         An answer has messages of one file only.
 
         Raises:
-            RemoteFailed: the broker does not answer, or refuses the request.
+            RemoteFailed: the broker does not answer, or rejects the request.
         """
         doing = f"pulling {queue.topic}-{queue.queue} at offset {offset}"
         connection = self._reader(queue)
@@ -333,7 +333,7 @@ class RocketmqClient:
         """The current settings of the broker that answers pulls for ``broker``.
 
         Raises:
-            RemoteFailed: the broker does not answer, or refuses an unauthorized client.
+            RemoteFailed: the broker does not answer, or rejects an unauthorized client.
         """
         doing = f"requesting the settings of broker {broker}"
         answer = self._with_retries(
@@ -351,7 +351,7 @@ class RocketmqClient:
 
         Raises:
             InvalidConfig: brokers would not accept the message.
-            RemoteFailed: the broker refuses the message, or does not answer. Without an answer, the
+            RemoteFailed: the broker rejects the message, or does not answer. Without an answer, the
                 message may be stored.
         """
         properties = message.encode_properties(secrets.token_hex(16).upper())
@@ -386,8 +386,8 @@ class RocketmqClient:
         have no attributes.
 
         Raises:
-            RemoteFailed: a broker does not answer or refuses, or the name server does not have the
-                topic after ``seconds``.
+            RemoteFailed: a broker does not answer or rejects the request, or the name server does
+                not list the topic after ``seconds``.
         """
         fields = {
             "topic": topic,
@@ -494,7 +494,7 @@ class RocketmqClient:
             except RemoteFailed as error:
                 failures.append(error)
                 continue
-            if n:  # try the name server that answered first from now on
+            if n:  # from now on, begin with the name server that answered
                 self._name_servers.insert(0, self._name_servers.pop(n))
             return answer
         raise failures[0]

@@ -91,10 +91,10 @@ class RocketmqConnection:
     def call(
         self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = ""
     ) -> Command:
-        """Send a request and return the answer. Raises if the server refuses the request.
+        """Send a request and return the answer. Raises if the server rejects the request.
 
         Raises:
-            RemoteFailed: as in ``request``, or the request is refused.
+            RemoteFailed: as in ``request``, or the server rejects the request.
         """
         answer = self.request(code, fields, body, doing)
         if answer.code != SUCCESS:
@@ -157,14 +157,14 @@ class RocketmqConnectionBroken(RemoteFailed):
 
 
 class RequestRefused(RemoteFailed):
-    """Raised if the server refused the request, and would refuse a retry too."""
+    """Raised if the server rejected the request, and would reject a retry too."""
 
 
 _TRANSIENT = {2, 14}  # codes: system busy; service not available
 
 
 def refusal(address: str, doing: str, answer: Command) -> RemoteFailed:
-    """An error for a refused request, with the first line of the answer's remark."""
+    """An error for a rejected request, with the first line of the answer's remark."""
     said = (answer.remark or "no reason given").strip().splitlines()
     kind = RemoteFailed if answer.code in _TRANSIENT else RequestRefused
     return kind(

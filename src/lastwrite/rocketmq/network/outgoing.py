@@ -1,7 +1,7 @@
 """A message to be sent, encoded as by RocketMQ's own client.
 
-A delete is a message with an empty body. 5.x brokers have a bug and refuse a single message with an
-empty body. So a delete is sent as an empty zlib stream with the compression flag. Every reader,
+A delete is a message with an empty body. Because of a bug, 5.x brokers reject a single message with
+an empty body. So a delete is sent as an empty zlib stream with the compression flag. Every reader,
 including the broker's compaction, decompresses it to an empty body.
 
 Source: RocketMQ 5.5.0 ``DefaultMQProducerImpl``, ``MessageClientIDSetter``,
@@ -98,7 +98,7 @@ class OutgoingMessage:
         """The body as sent and stored, and its sysFlag.
 
         Raises:
-            InvalidConfig: the body is empty, which brokers refuse.
+            InvalidConfig: the body is empty, and brokers reject such a message.
         """
         if self.body is None:
             return _DELETE, COMPRESSED

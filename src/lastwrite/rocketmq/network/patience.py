@@ -51,13 +51,13 @@ class Patience:
     def until_answered(
         self, ask: Callable[[], T], forget: Callable[[], None], since_s: float | None = None
     ) -> T:
-        """Call ``ask`` until it is answered, and return its result.
+        """Call ``ask``, which sends a request, until a server answers. Return the result.
 
         ``forget`` closes old connections before each retry. ``since_s`` is the monotonic time of
         the last progress; None means now.
 
         Raises:
-            RemoteFailed: the request is refused, or not answered within the limit.
+            RemoteFailed: the request is rejected, or not answered within the limit.
         """
         begin_s, tries = time.monotonic() if since_s is None else since_s, 0
         while True:

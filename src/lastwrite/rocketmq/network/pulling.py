@@ -58,10 +58,10 @@ class Puller:
         self._pulls, self._most_units = PULL_COUNT, _UNITS
 
     def with_retries(self, ask: Callable[[], T]) -> T:
-        """Call ``ask`` until it is answered, and return its result.
+        """Call ``ask``, which sends a request, until the broker answers. Return the result.
 
         Raises:
-            RemoteFailed: the request is refused, or not answered within the limit.
+            RemoteFailed: the request is rejected, or not answered within the limit.
         """
         begin_s = time.monotonic()
         try:
@@ -79,7 +79,7 @@ class Puller:
         """The first offset that a pull can return, and the offset after the last message.
 
         Raises:
-            RemoteFailed: no answer, or a refusal.
+            RemoteFailed: the broker does not answer, or rejects the request.
         """
         pulled = self.with_retries(lambda: self._client.pull(self.queue, 0, 1))
         return pulled.min_offset, pulled.max_offset
@@ -97,7 +97,8 @@ class Puller:
         ``below`` None means the queue's end. Yields a buffer and a table of the records in it.
 
         Raises:
-            RemoteFailed: no answer, a refusal, or an answer without progress.
+            RemoteFailed: the broker does not answer or rejects the request, or its answers do not
+                reach a higher offset.
             CorruptLog: a record in an answer is damaged.
         """
         offset, retries, heard_s = first, 0, time.monotonic()
@@ -119,7 +120,7 @@ class Puller:
                     table = table[table["queue_offset"] < below]
                 if len(table):
                     yield data, table
-                heard_s = time.monotonic()  # set after the caller has processed the messages
+                heard_s = time.monotonic()  # so the caller's processing time does not count
                 offset = pulled.next_offset
             elif pulled.status is PullCode.RETRY:
                 retries += 1
@@ -252,9 +253,10 @@ class Puller:
 
 
 def reject_reader_with_holes(client: RocketmqClient, broker: str, otherwise: str = "") -> None:
-    """Refuse a broker that may skip live messages of a compacted topic after a restart.
+    """Raise if a broker may skip live messages of a compacted topic after a restart.
 
-    With ``searchBcqByCacheEnable=false`` it skips no message. ``otherwise`` is added to the remedy.
+    A broker with ``searchBcqByCacheEnable=false`` skips no message. ``otherwise`` is text that is
+    added to the remedy.
 
     Raises:
         RemoteFailed: the broker may skip messages, or its setting is unknown.

@@ -39,7 +39,7 @@ def send(
     Raises:
         InvalidConfig: the queue does not exist, or brokers would not accept a message. Earlier
             messages are already sent.
-        RemoteFailed: the server does not answer, or refuses the request.
+        RemoteFailed: the server does not answer, or rejects the request.
     """
     return list(send_each(name_server, topic, messages, queue, broker, timeout))
 

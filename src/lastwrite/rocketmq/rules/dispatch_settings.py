@@ -34,8 +34,8 @@ class DispatchConfig(SettingsTable):
 
     None means the value of the existing files, or else the broker's default. ``index.tags`` is a
     setting of Lastwrite. Set it to false for a broker before 5.5.0, which does not index tags.
-    Light queues are built from the records that name them, which only a broker with ``enableLmq``
-    writes. ``enableMultiDispatch=false`` disables this.
+    Light queues are built if records name them; only a broker with ``enableLmq`` writes such
+    records. With ``enableMultiDispatch=false`` no light queues are built.
 
     Source: RocketMQ 5.5.0 ``MessageStoreConfig``; docs/formats/rocketmq-compaction.md, "Settings".
     """

@@ -52,7 +52,7 @@ class RocketmqConfig(SettingsTable):
     keyless_messages: str = setting(
         DROP, "keyless.messages", choices=(DROP, KEEP), parse=lower_text
     )
-    # what to do if a body does not decompress: refuse the queue, or keep the message
+    # if a message's body does not decompress: leave the queue uncompacted, or keep the message
     undecodable_messages: str = setting(
         REFUSE, "undecodable.messages", choices=(REFUSE, KEEP), parse=lower_text
     )

@@ -34,8 +34,8 @@ class QueueArchiveWriter:
 
     ``topic`` has the topic's settings; None keeps the archive's settings. ``source`` is the origin
     of the messages. ``file_bytes`` is the largest size of a file, unless the archive's files have
-    another size. ``follows`` means that the caller will try again soon. A write is then refused
-    while another command has an unfinished change.
+    another size. ``follows`` means that the caller will try again soon, so a write fails while
+    another command has an unfinished change.
 
     Every method that begins to write raises:
         LogHeld: ``follows`` is set, and another command has an unfinished change.

@@ -67,7 +67,7 @@ def build(unit: BuildUnit) -> StagedIndexFiles:
 
 @contextmanager
 def _writing(operation: str, path: str) -> Iterator[None]:
-    """Convert an OSError during a write to a LogError. Also a point where tests inject faults."""
+    """Convert an OSError during a write to a LogError. Tests inject faults here."""
     try:
         files.faults.reach(operation, path)
         yield
@@ -117,8 +117,8 @@ class _QueueFiles:
     def __init__(self, unit: QueueUnit, unit_bytes: int) -> None:
         self._unit, self._unit_bytes = unit, unit_bytes
         self._file: _StagedFile | None = None
-        self._start = 0  # position in the queue of the open file's first byte
-        self._at = 0  # position in the queue of the next byte
+        self._start = 0  # byte position in the queue at which the open file begins
+        self._at = 0  # byte position in the queue of the next byte to write
         self._state: QueueState | None = unit.state
         self.done: list[tuple[str, str]] = []
         if unit.state.next_number >= 0:
@@ -180,7 +180,7 @@ class _QueueFiles:
 
 
 def queue_file(name: TopicPartition, start: int) -> str:
-    """The path of a queue's file below its folder tree, for example below ``consumequeue``."""
+    """The path of a queue's file, relative to ``consumequeue`` or another folder tree of queues."""
     return os.path.join(queue_folder("", name), file_name(start))
 
 

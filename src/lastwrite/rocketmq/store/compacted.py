@@ -135,8 +135,8 @@ class Ranges:
 class CompactedQueue:
     """The compaction log of one queue, read only. No file stays open between two calls.
 
-    ``notes`` has the differences from a broker's files, and how they were handled. ``damage`` has
-    the records that cannot be read.
+    ``notes`` states where the files differ from a broker's files, and how the read handled each
+    difference. ``damage`` lists the records that cannot be read.
     """
 
     def __init__(self, root: str, name: TopicPartition) -> None:
@@ -318,7 +318,8 @@ class CompactedQueue:
     def _read_index(self, number: int) -> RecordPlaces | None:
         """The records of a file according to its index file. None if the index is inconsistent."""
         pair = self.pairs[number]
-        # ``range_of`` checks the first and last unit, and walks the file if they are wrong.
+        # ``range_of`` returns None for a file without records. It also checks the first and last
+        # unit, and walks the file if one of them is wrong.
         if self.range_of(number) is None:
             none: Int64Array = np.empty(0, np.int64)
             return RecordPlaces(none, none, none, none, is_rebuilt=False)
@@ -500,7 +501,8 @@ class CompactedQueue:
     def _check_unmoved(self) -> None:
         """Raise ``FilesMoved`` if the folders have changed since they were listed.
 
-        Files from before and after a change do not match, although none is damaged.
+        Otherwise files from before and after the change would be compared. They do not match,
+        although none is damaged.
         """
         if self._identity() != self._last_identity:
             raise FilesMoved

@@ -10,9 +10,9 @@ or ``timerlog``. For each tree that changes::
     commitlog.before-cut    afterwards: the old tree
 
 A queue's next offset is the end of its consume queue, so a broker assigns removed offsets again.
-All other files that refer to them must be truncated too. A compaction log would refuse new records
-at offsets that it has, an index file would refuse addresses below its last address, and a consumer
-group would skip messages below its committed offset. The small files ``checkpoint``,
+All other files that refer to them must be truncated too. Otherwise a broker would not add records
+to a compaction log at offsets that it has, nor addresses to an index file below its last address,
+and a consumer group would skip messages below its committed offset. The small files ``checkpoint``,
 ``config/consumerOffset.json``, ``lmqConsumerOffset.json`` and ``delayOffset.json`` are rewritten,
 and the old files are kept beside them.
 
@@ -280,8 +280,8 @@ def _plan_log(cut: Cut, log: MappedLog, found: list[MappedFile], place: MappedFi
 def _plan_queues(cut: Cut) -> None:
     """Plan the removal of the units of removed records.
 
-    A broker would also remove them when it starts. But a dispatch before that start would find
-    other next offsets than the broker assigns.
+    A broker would also remove these units when it starts. But a dispatch before that start would
+    compute next offsets from them that differ from the broker's.
     """
     for kind in (QueueKind.ORDINARY, QueueKind.BATCH):
         for name in reading.list_queues(cut.root, StoreFolder(kind)):
@@ -341,7 +341,7 @@ def _pairs(root: str, name: TopicPartition) -> list[tuple[MappedFile, MappedFile
 
 
 def _plan_compaction(cut: Cut) -> None:
-    """Plan the removal of records at offsets that a broker assigns again.
+    """Plan to remove the compaction log records whose offsets a broker will assign again.
 
     Compaction positions at or above these offsets are lowered.
     """
@@ -479,8 +479,8 @@ def _plan_sides(cut: Cut) -> None:
 def _plan_delays(cut: Cut) -> None:
     """Plan lower positions in the queues of delayed messages.
 
-    A position is lowered to the queue's end, and to the first message that was due after the last
-    kept record, because the delivered copy of that message is removed.
+    A position is lowered to the first message that was due after the last kept record, because the
+    cut removes the delivered copy of that message. The queue's end is used if it is lower.
     """
     ends: dict[int, int] = {}
     for name in reading.list_queues(cut.root, StoreFolder.CONSUME_QUEUE):
@@ -601,7 +601,7 @@ def make(cut: Cut) -> CutReport:
     """Carry out the planned cut. The caller holds the store's lock.
 
     Raises:
-        LogError: nothing was changed, or the message says what to do.
+        LogError: nothing was changed, or the message states what to do.
     """
     root = cut.root
     _clear(root)
@@ -804,7 +804,7 @@ def _back(root: str) -> list[str]:
         if not os.path.lexists(old):
             continue
         # The timer checkpoint is restored with the other timer files, even if a broker rewrote it.
-        # A broker that wrote no record has delivered no message.
+        # The log has no new record, so the broker has delivered no message since the cut.
         is_ours = crc is None or path == _TIMER_CHECKPOINT or not os.path.lexists(live)
         is_ours = is_ours or zlib.crc32(_content(root, path)) == crc
         if is_ours or _is_same(live, old):

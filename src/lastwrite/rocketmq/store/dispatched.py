@@ -26,13 +26,14 @@ from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, StoreFolder
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.mapping import mapped
 
-# A queue without units would be numbered from 0 again, so the commit log must still have one of its
-# messages.
+# The remedy requires a message of the queue in the commit log. Without one, the rebuilt queue would
+# have no units, and its offsets would begin at 0 again.
 MAKE_ANEW = (
     "if the commit log still has a message of the queue, move the queue's folder out of the "
     "store, keep it, and run lastwrite dispatch STORE --whole-log, which rebuilds the queue"
 )
-# A compaction log may have the only copy of a message, because the commit log expires.
+# The remedy requires all messages of the queue in the commit log. Messages expire there, so the
+# compaction log may have the only copy.
 MAKE_LOG_ANEW = (
     f"{names.RESTORE_QUEUE}; or, if the commit log still has every message of the queue, move "
     "both folders of the queue out of the store, keep them, and run lastwrite dispatch STORE "
@@ -211,8 +212,9 @@ def read_index_state(
 ) -> tuple[IndexFileState, list[str]]:
     """The state of the newest index file, and the names of index files to be rebuilt.
 
-    ``slots`` and ``entries`` are the settings, or None. ``newest_ms`` is for a store whose broker
-    was killed: as in a broker, files whose last record was stored later are rebuilt.
+    ``slots`` and ``entries`` are the settings, or None. If the store's broker was killed,
+    ``newest_ms`` is the index time in the checkpoint. As in a broker, files whose last record was
+    stored after that time are rebuilt.
 
     Raises:
         InvalidConfig: the number of slots cannot be derived from the files, or differs from the

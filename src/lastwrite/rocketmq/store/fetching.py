@@ -10,10 +10,10 @@ is verified. A message is stored unchanged except for its address.
 
 A broker's compaction drops deletes at once. If it has compacted beyond the archive's end, the
 missing queue offsets are searched in the commit log, and deletes are fetched from there. If the
-commit log no longer has these offsets, the fetch is refused, because the archive would keep deleted
+commit log no longer has these offsets, the fetch fails, because the archive would keep deleted
 messages.
 
-A fetch is also refused if the log does not continue the archive. That is the case if the topic was
+A fetch also fails if the log does not continue the archive. That is the case if the topic was
 created again, if the log begins after the archive's end at an uncompacted offset, or if it ends
 before the archive does.
 """
@@ -133,12 +133,14 @@ def fetch(
     words = None if gap is None else archived.describe_gap(*gap)
     told = {"topic": topic or before.topic, "source": source, "brought_ms": now_ms}
     stored = before.last_stored_ms
-    # The last message before the active file may be removed here but not in another replica. The
-    # first message of the active file was stored after it.
+    # The archive is complete up to the last message before the active file, which compaction may
+    # have removed here but not in another replica. So the store time of the active file's first
+    # message is used if it is higher.
     if not include_active:
         stored = max(stored, log.segments[-1].first_batch_timestamp_ms or stored)
     if seen is not None and end <= first:
-        # The archive has every delete that was dropped so far, so the retention starts again.
+        # The archive has all deletes that the store has dropped so far, so the retention period of
+        # further deletes begins now.
         if (
             before is not stored_before
             or topic not in (None, before.topic)
@@ -368,7 +370,7 @@ class IncomingMessages:
         limits: Limits,
         advance: Advance,
     ) -> StoredFile | None:
-        """Store the messages of a file with offsets in ``span``. None if there are none."""
+        """Store the messages of one file that have offsets in ``span``. None if there are none."""
         (first, end), until = span, self.log.segment_end(number)
         if until <= first or segment.base_offset >= end:
             return None

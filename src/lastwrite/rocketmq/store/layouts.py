@@ -88,9 +88,9 @@ def unsupported(root: str) -> Iterator[Problem]:
 
 
 def reject_other_layouts(root: str, doing: str, config: Mapping[str, object] | None = None) -> None:
-    """Refuse to change a store with files in a layout that Lastwrite does not write.
+    """Raise if the store has files in a layout that Lastwrite does not write.
 
-    ``doing`` is the command for the message.
+    ``doing`` is the name of the command, for the error message.
 
     Raises:
         UnsupportedFormat: the store has such files.

@@ -65,7 +65,7 @@ def home_of(root: str) -> str:
 
 
 def reject_others(root: str) -> None:
-    """Refuse a store with a part in another store, whose broker ignores this store's lock.
+    """Raise if a part of the store is in another store, whose broker ignores this store's lock.
 
     Raises:
         InvalidConfig: a link leads into a broker's store.

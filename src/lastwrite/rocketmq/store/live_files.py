@@ -235,7 +235,7 @@ def up_to_dispatched(root: str | None, read: Callable[[], MappedLog]) -> MappedL
     if root is None or not is_open(root):
         return read()
     lasts = _last_units(root)
-    log = read()  # after the units were read, so that the log has their records
+    log = read()  # listed after the units were read, so that it has their records
     whole = reading.read_files(*{os.path.dirname(file.path) for file in log.files})
     bound = _dispatched_end(lasts, whole)
     files = tuple(replace(file, is_growing=file.end >= bound) for file in log.files)

@@ -7,7 +7,7 @@ clean stop; if it exists without the lock, a broker was killed. The commit log a
 then end at different records. The next start of the broker repairs that: it dispatches the missing
 records again (docs/formats/rocketmq-compaction.md). Compaction of such a store keeps the record
 with the highest offset of each queue. But it may drop records in favor of later records that the
-commit log has lost. So it is refused without ``--unclean``.
+commit log has lost. So compaction of the store requires ``--unclean``.
 
 An archive needs no lock: the second of two concurrent commits fails.
 """
@@ -72,10 +72,10 @@ def holds(root: str, name: TopicPartition) -> bool:
 
 
 def reject_if_locked(root: str, names: Collection[TopicPartition] | None = None) -> None:
-    """Refuse to read queues that another command may change. None means all queues of the store.
+    """Raise if another command may change the queues ``names``. None means all queues of the store.
 
-    A store that a broker has open is not refused (docs/decisions/beside-a-broker.md), because a
-    broker takes its lock after it has repaired the effects of a crash.
+    A store that a broker has open may be read (docs/decisions/beside-a-broker.md), because a broker
+    takes its lock after it has repaired the effects of a crash.
 
     Raises:
         LogHeld: a command may change the queues while they are read.
@@ -89,7 +89,7 @@ def reject_if_locked(root: str, names: Collection[TopicPartition] | None = None)
 
 
 def reject_broker(root: str) -> None:
-    """Refuse a store that a broker serves, before long work that needs ``hold`` at its end.
+    """Raise if a broker serves the store. Called before long work that needs ``hold`` at its end.
 
     Raises:
         LogHeld: a broker serves the store.
@@ -138,7 +138,7 @@ def has_stopped_cut(root: str) -> bool:
 
 
 def reject_stopped_cut(root: str) -> None:
-    """Refuse a store on which ``cut`` was interrupted: some of its folders are old, others new.
+    """Raise if a cut of the store was interrupted, so that some folders are old and others new.
 
     Raises:
         LogHeld: a cut was interrupted.
@@ -152,7 +152,7 @@ def reject_stopped_cut(root: str) -> None:
 
 
 def reject_unclean(root: str, *, goes_on: bool) -> None:
-    """Refuse a store whose broker was not stopped cleanly.
+    """Raise if the store's broker was not stopped cleanly.
 
     A broker creates the file ``abort`` when it starts, and removes it when it stops cleanly. While
     a broker has the store's lock, the file is therefore ignored.

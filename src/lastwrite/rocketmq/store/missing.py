@@ -43,7 +43,8 @@ def missing_files(root: str | None, log: MappedLog, place: str) -> Iterator[Prob
         else "there is no commit log"
     )
     beyond = [found for found in _references(root) if found[1] >= log.end]
-    # A single reference may be damaged, unless it points to the first byte of the next file.
+    # A single reference may itself be damaged. It counts only if the commit log has no file, or if
+    # it points to the first byte after the last file.
     if beyond and (len(beyond) > 1 or not log.files or beyond[0][1] == log.end):
         path, address, what = beyond[0]
         wrong = f"{what} physical offset {address}, but {end} ({place})"
@@ -86,9 +87,9 @@ def _references(root: str) -> Iterator[tuple[str, int, str]]:
 
 
 def _lone_positions(root: str) -> str | None:
-    """The path of the file with consumer group offsets.
+    """The path of the file with committed offsets of consumer groups, in a store without queues.
 
-    Returns None if the file has no offsets, or if the store has a queue's folder.
+    Returns None if the store has a queue's folder, or if the file has no offset above 0.
     """
     parts = (StoreFolder.CONSUME_QUEUE, StoreFolder.BATCH_QUEUE, StoreFolder.COMPACTION_LOG)
     if any(reading.list_queues(root, part) for part in parts):

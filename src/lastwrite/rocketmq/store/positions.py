@@ -37,7 +37,7 @@ class QueuePositions:
     """The positions of all queues of a store, by the queues' names in the file."""
 
     offsets: Mapping[str, int]
-    # why the file was not used; ``offsets`` is then from the backup, or empty
+    # why the file was not used; ``offsets`` is then from the backup, or empty; None: it was used
     problem: LogError | None = None
 
     def of(self, name: TopicPartition) -> int:
@@ -106,7 +106,7 @@ def write_new_positions(tree: str, offsets: Mapping[str, int], old_tree: str) ->
 
 
 def _owner(tree: str) -> Ownership:
-    """The owner for a new positions file, copied from the old file, its backup or the folder."""
+    """The owner for a new positions file: of the old file, else of its backup or the folder."""
     file, backup = (os.path.join(tree, name) for name in FILES)
     return files.owner_of(file, [backup])
 

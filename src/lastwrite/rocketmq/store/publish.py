@@ -149,7 +149,10 @@ def _make_store(root: str, source: str | None) -> None:
 
 
 def _owner_of_trees(root: str) -> Ownership:
-    """The owner for folders beside ``compaction``, whose owner may have to remove them."""
+    """The owner for new folders beside ``compaction``.
+
+    It is the owner of ``compaction``, because that user may have to remove the folders.
+    """
     live = live_tree(root)
     return files.owner_of(live if os.path.isdir(live) else os.path.dirname(live)).as_far_as_may()
 
@@ -240,7 +243,7 @@ def delete_replaced(root: str, names: Collection[TopicPartition]) -> None:
 
 
 def reject_unwritable(root: str) -> None:
-    """Refuse compaction if permissions forbid to replace ``compaction`` and remove old files.
+    """Raise if this process has no permission to replace ``compaction`` and remove old files.
 
     Raises:
         LogError: a file or folder cannot be changed; its path is in the error.
@@ -462,7 +465,7 @@ class _Exchange:
             _reject_other_device(source)
         self._make(target, files.owner_of(source))
         change = self.folders.pop(place, None)
-        # Detect files that cannot be removed before the folder ``compaction`` is replaced.
+        # Before the folder ``compaction`` is replaced, detect files that cannot be removed.
         entries = list(_entries(source))
         preflight.reject_unwritable(source, [entry.name for entry in entries])
         for entry in entries:
@@ -477,8 +480,8 @@ class _Exchange:
             elif not (has_new_positions and entry.name in FILES):
                 files.link(entry.path, os.path.join(self.next, below))
                 if change is not None:
-                    # The file may have records that supersede removed records, so it must be on
-                    # disk too.
+                    # Sync this unchanged file too, because it may have the records that supersede
+                    # removed records.
                     self.unsynced.append(os.path.join(self.next, below))
         if change is not None:
             self._add_new_files(change, target, source)
@@ -538,7 +541,7 @@ class _StoredFolder:
     """The stored files of a queue's folder, which has log files or index files."""
 
     folder: str
-    number: int  # index of the folder's file in ``Pair.paths``
+    number: int  # index in ``Pair.paths`` of the path in this folder: 0 log, 1 index
     sizes: Mapping[str, int]  # sizes of files whose names are addresses
     strange: Sequence[str]  # names of other entries
 
@@ -595,7 +598,7 @@ class _StoredFolder:
 
 
 def reject_unfinished(folder: str, names: Sequence[str]) -> None:
-    """Refuse a queue whose folder has leftovers of a broker's unfinished work.
+    """Raise if a queue's folder has leftovers of a broker's unfinished work.
 
     The leftovers may be the only copy of some records.
 

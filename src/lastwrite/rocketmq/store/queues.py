@@ -52,7 +52,7 @@ _DISPATCH = (
     "nothing was changed; run lastwrite dispatch, which appends the message from the commit log"
 )
 _BLOCK_UNITS = 1 << 13
-_LAST_OFFSET = (1 << 63) - 2  # the next offset still fits in a long
+_LAST_OFFSET = (1 << 63) - 2  # largest queue offset: the next offset still fits in a long
 NAMES_OF_PARTS = ("compacted topic", "queue")
 _WRONG = {
     chunk_kernels.GAP: "its record does not directly follow the previous record",
@@ -477,7 +477,8 @@ class _QueueListing:
         if not segments or self._is_open or lock.was_killed(self._root):
             return
         next_offset = ordinary.next_offset(self._root, self._name)
-        # If offsets are assigned again, the topic was created again.
+        # A next offset at or below the position is no damage: the topic was created again, and its
+        # offsets began at 0 again.
         if position >= self._end_offset and not 0 <= next_offset <= position:
             message = (
                 f"the log's records end before queue offset {self._end_offset}, but compaction "

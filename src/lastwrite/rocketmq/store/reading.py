@@ -383,8 +383,8 @@ def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> 
 
     ``is_copy`` means a commit log outside a store. If none of its file names is a number, a file's
     address is the one stored in its first record.
-    A file that a broker would refuse to load is a problem: its name is not a number, or its size
-    differs from the other files. An empty last file is skipped; a broker deletes it.
+    A file that a broker would not load is a problem: its name is not a number, or its size differs
+    from that of the other files. An empty last file is skipped; a broker deletes it.
     """
     found: list[MappedFile] = []
     problems: list[Problem] = []

@@ -133,8 +133,7 @@ class StagedFiles(PairWriter):
         files.
 
         Raises:
-            LogError: no record is left. A queue that is compacted with the broker's algorithm must
-                keep one record.
+            LogError: ``like_broker`` is used, and no record is left; a broker fails in that case.
         """
         if not self._pairs:
             if self._repacks:

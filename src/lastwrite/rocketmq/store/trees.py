@@ -91,7 +91,7 @@ def owner_of_guard(commit_log: str, name: str) -> Ownership:
 
 
 def reject_unwritable(root: str, wanted: Iterable[str] = ORDER) -> None:
-    """Refuse a dispatch or a cut if permissions forbid to exchange a folder or set its owner.
+    """Raise if this process has no permission to exchange a folder or set its owner.
 
     Raises:
         LogError: a file or folder cannot be changed; its path is in the error.
@@ -191,7 +191,7 @@ def build_successor(root: str, live: str, new: str, change: TreeChange) -> None:
 
 
 def _reject_links(live: str, change: TreeChange) -> None:
-    """Refuse symbolic links to changed folders of a folder tree.
+    """Raise if a symbolic link leads to a changed folder of a folder tree.
 
     The new tree would have the same link, so a new file would also appear in the live tree.
     """
@@ -207,7 +207,7 @@ def _reject_links(live: str, change: TreeChange) -> None:
 
 
 def _file_owner(live: str, path: str, neighbours: list[str], model: Ownership) -> Ownership:
-    """The owner for a new file, copied from the old file, a file beside it or the folder."""
+    """The owner for a new file: of the old file, else of a file beside it or the folder."""
     replaced = os.path.join(live, path)
     if os.path.isdir(os.path.dirname(replaced)):
         return files.owner_of(replaced, neighbours)

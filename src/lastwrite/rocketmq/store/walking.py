@@ -35,7 +35,7 @@ from lastwrite.storage.scratch import ScratchReader, ScratchWriter
 OUT_OF_PLACE: Final = 100  # a record has a wrong address, or a broker cannot dispatch it
 CUT: Final = 101  # a record is larger than the rest of its file
 
-_TABLE_ROWS = 2048  # messages per call: half a megabyte, which stays in the cache
+_TABLE_ROWS = 2048  # messages per call; the table of half a megabyte stays in the CPU cache
 _ENTRY_COLUMNS = 3  # columns of an index entry: hash, address, store time
 
 WORDS = {
