@@ -336,8 +336,8 @@ def range_of(
 def _change(new: CommitPlan) -> QueueChange:
     """The change of a queue for a plan: pairs of log and index files to remove and to add.
 
-    Empty pairs are removed too, except the active pair, because a broker does not serve records
-    before them. Only a failed append leaves an empty pair.
+    A broker does not serve records before an empty pair, which a failed append leaves. So empty
+    pairs are removed too, except the active pair.
     """
     replaced = [segment for sources in new.sources for segment in sources]
     closed = new.log.segments[:-1] if replaced else ()

@@ -153,10 +153,9 @@ def _put16(data, at, value):
 def find_record(data, start, end, base):
     """The first position in ``[start, end)`` where a record may begin. -1 if there is none.
 
-    ``data`` is a whole file whose first byte has the address ``base``. A record
-    may begin at a position if it has a valid magic there and stores the position's address. A
-    malicious body can contain such bytes, so the caller must check that the previous record ends at
-    the position.
+    ``data`` is a whole file whose first byte has the address ``base``. A record may begin at a
+    position if it has a valid magic there and stores the position's address. A malicious body can
+    contain such bytes, so the caller must check that the previous record ends at the position.
     """
     source = address(data)
     last = min(end, len(data) - SMALLEST_RECORD_BYTES + 1) + 4
@@ -375,8 +374,8 @@ class QueueNumbers:
 def _take_light(data, message, slots, queues, topics, light, light_queues, light_bad):
     """Write the light queues of a message to ``light_queues``, with their numbers.
 
-    Returns their count. Returns -1 if a light queue has no number yet; row 0 of
-    ``light_queues`` then describes that queue.
+    Returns their count. Returns -1 if a light queue has no number yet; row 0 of ``light_queues``
+    then describes that queue.
     """
     source = address(data)
     names = address(topics)

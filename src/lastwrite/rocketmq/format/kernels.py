@@ -520,8 +520,8 @@ def index_keys(data, table, first, last, hashes, places, times, tags=True):
         length = row.key_length
         if row.marks & BLANK_KEY:
             length = row.marks >> KEY_LENGTH_SHIFT
-        # The maximum number of entries of the row: each word has at least one byte, and a space
-        # separates two words.
+        # The row's entries may not fit. At most every second byte of KEYS begins a word, because a
+        # word has at least one byte, and a space separates two words.
         if filled + 2 + (max(length, 0) + 1) // 2 > len(hashes):
             return filled, i
         before = _hash_on(source, row.topic_at, row.topic_at + row.topic_length, np.int64(0))

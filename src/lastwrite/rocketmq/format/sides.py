@@ -288,7 +288,7 @@ def encode_positions(positions: Mapping[str, int]) -> bytes:
 
     Args:
         positions: next offset by queue name. Queues that were read from the file come first, in
-            the file's order, because the order of the Java map depends on it.
+            the file's order, because the Java map's order depends on the order of insertion.
     """
     if not positions:
         return b'{\n\t"empty":true,\n\t"queueOffsetMap":{}\n}'

@@ -661,8 +661,8 @@ class _Dispatch:
         path, count, name = old.path, old.count, old.name
         room = capacity - old.count if old.name else 0
         last_address, before = old.last_address, None
-        # After a full file a broker creates the next file for any record, even for a record without
-        # a key.
+        # If the newest file is full, a broker creates the next file at the next record, even at a
+        # record without a key.
         while left or (not room and newest > last_address):
             if not room:
                 path, count, name, room = "", 1, self._index_name(name), capacity - 1

@@ -528,7 +528,7 @@ class StoreFinder:
                     "commit log"
                 )
         if self._root is not None and list_queues(self._root, StoreFolder.BATCH_QUEUE):
-            # A broker indexes an inner batch but not the messages in it.
+            # Search inner batches too, because a broker does not index the messages in them.
             known = {each.message.physical_offset for each in (*found, *rest)}
             rest += [
                 each

@@ -94,8 +94,9 @@ class QueueProof:
     def compare_light(self, table: kernels.MessageTable) -> None:
         """Compare the next records of other topics that a broker dispatches to this light queue.
 
-        Units are found by address. A record that names a queue twice uses two of its offsets but
-        has only one unit, so later units have lower numbers than the offsets in their records.
+        Units are found by address. A record that names the queue twice has two of the queue's
+        offsets but only one unit, so later units have lower numbers than the offsets in their
+        records.
         """
         if self._light is None:
             self._light = self._read_light()
@@ -242,7 +243,7 @@ class KeyProof:
 
     def __init__(self, files: MappedLog, note: Note, *, is_open: bool = False) -> None:
         self._note = note
-        # A broker that has the store open may not have indexed the last message yet.
+        # whether a broker has the store open; it may not have indexed the last message yet
         self._is_open = is_open
         self._files: list[tuple[MappedFile, IndexFile, units.Units]] = []
         for file in files.files:
@@ -314,7 +315,8 @@ class KeyProof:
         begin, last = header.first_store_time_ms, header.count - 2
         wanted = np.clip((stored - begin) // 1000, 0, _HASHES - 1) if begin > 0 else 0 * stored
         strange = there & (some["seconds"] != wanted)
-        # The first entry's seconds count from the last store time of the previous file.
+        # The first entry is skipped, because its seconds are relative to the last store time of the
+        # previous file.
         if low == 0:
             strange[0] = False
         self._untimely += int(strange.sum())

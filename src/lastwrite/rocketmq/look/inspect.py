@@ -450,7 +450,7 @@ class _StoreInspection:
                 "run lastwrite dispatch STORE --whole-log, which builds the consume queue; a "
                 "broker does not build it if another queue has a later unit"
             )
-            # Lite topics have a separate expiry; their messages remain in the log.
+            # For a lite topic this is no damage: its queue may expire before its messages do.
             judge = recovered if name.topic.startswith(names.LITE_TOPIC) else damaged
             self._note(judge(wrong, folder, None, remedy), name)
 

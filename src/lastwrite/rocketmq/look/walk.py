@@ -232,7 +232,8 @@ class LogWalk:
 
     def _file(self, file: MappedFile, position: int, end: int | None) -> Iterator[RecordWindow]:
         stop = file.size_bytes if end is None else min(end - file.start, file.size_bytes)
-        # If a broker has the log open, bytes after the bound may be incomplete.
+        # Do not read beyond the bound of a log that a broker has open, because records there may
+        # be incomplete.
         limit = file.size_bytes if self._log.bound is None else stop
         with file.open() as reader:
             while position < stop:

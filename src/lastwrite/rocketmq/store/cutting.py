@@ -437,7 +437,8 @@ def _shorter_index(cut: Cut, found: index_file.IndexFile) -> bytes | None:
     table = table[:count]
     times = found.header.first_store_time_ms + 1000 * table["seconds"].astype(np.int64)
     last = int(table["physical_offset"][-1])
-    # Entries store seconds; the header has the last record's time in milliseconds.
+    # The header gets the last record's store time in milliseconds. An entry has only seconds, so
+    # read the time from the record.
     times[table["physical_offset"] == last] = _store_time(cut, last) or times[-1]
     times[0] = found.header.first_store_time_ms
     out = index_file.new_index_file(found.slots, found.capacity)

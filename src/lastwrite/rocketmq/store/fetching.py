@@ -133,9 +133,9 @@ def fetch(
     words = None if gap is None else archived.describe_gap(*gap)
     told = {"topic": topic or before.topic, "source": source, "brought_ms": now_ms}
     stored = before.last_stored_ms
-    # The archive is complete up to the last message before the active file, which compaction may
-    # have removed here but not in another replica. So the store time of the active file's first
-    # message is used if it is higher.
+    # The archive is complete up to the active file. Compaction may have removed the last message
+    # before that file, but not in every replica, so its store time may be unknown here. Use the
+    # store time of the active file's first message, which was stored later.
     if not include_active:
         stored = max(stored, log.segments[-1].first_batch_timestamp_ms or stored)
     if seen is not None and end <= first:

@@ -43,7 +43,7 @@ _SIDE_FILES = {
     "timercheck": RocketmqFileKind.TIMER_CHECKPOINT,
     "position-checkpoint": RocketmqFileKind.POSITIONS,
 }
-# Folders of a store whose names no other program uses. Lastwrite does not read all of them.
+# Folder names that only RocketMQ uses. Lastwrite does not read all of these folders.
 _OWN_NAMES = (
     names.TIMER_LOG,
     names.COMMIT_LOG,

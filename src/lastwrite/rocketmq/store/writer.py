@@ -63,7 +63,7 @@ class QueueWriter(PairWriter):
         ):
             rows[:, column] = table[name][taken]
         rows[:, 2] += 1
-        # Bytes of skipped records must not be written.
+        # Write each run of adjacent records, without the skipped records between two runs.
         starts = np.flatnonzero(rows[1:, 0] != rows[:-1, 0] + rows[:-1, 1]) + 1
         for run in np.split(rows, starts):
             self._append(data, run)
