@@ -33,7 +33,7 @@ class FetchedLedger(FrozenDocument, frozen=True, kw_only=True):
     path: Annotated[str, JsonName(or_none)] = field(name="object")
     # the file, folder or cluster that was copied; empty, printed as null, for a missing ledger
     source: Annotated[str, JsonName(or_none)]
-    # whether the ledger may have more entries by now
+    # whether the ledger may have grown since the fetch
     is_open: bool = field(default=False, name="open")
     is_compacted: bool = field(default=False, name="compacted")
     # the ledger's entries that the archive lacks: first and last id of each range
@@ -62,8 +62,8 @@ class FetchReport(FrozenDocument, frozen=True, kw_only=True):
     archive: str = field(name="path")
     topics: tuple[FetchedTopic, ...]
     problems: tuple[Problem, ...] = ()  # problems of the sources that do not belong to one topic
-    # 3: entries or files are damaged or missing; 1: some are not supported. All others were
-    # fetched.
+    # 3 if entries or files are damaged or missing, 1 if some are not supported, otherwise 0. With 3
+    # or 1, all other entries and files were fetched.
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
     def worst(self) -> int:

@@ -36,9 +36,9 @@ _SYSTEM_TOPIC = "__"  # prefix of the names of internal topics, which are not fo
 class PulsarFollowResult:
     """Polls topics of a live cluster for an archive. See ``archive.following.FollowResult``.
 
-    A source is a topic, with all its partitions if it is partitioned, or a namespace,
-    ``persistent://TENANT/NAMESPACE``, optionally followed by a pattern. Each poll opens new
-    connections with the current settings.
+    A source is a topic or a namespace. A topic includes all its partitions. A namespace is
+    ``persistent://TENANT/NAMESPACE``, and a pattern of topic names may follow it. Each poll opens
+    new connections with the current settings.
     """
 
     def __init__(self, request: FollowRequest) -> None:

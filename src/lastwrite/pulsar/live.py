@@ -87,9 +87,9 @@ def compact_live(
     All its partitions are compacted if neither the name nor ``partition`` selects one.
 
     Args:
-        options: options of the compaction; the settings have the cluster's addresses. A dry run
-            publishes nothing and blocks no other compactor. With ``to``, the result is written to
-            that archive and not published.
+        options: options of the compaction. Their settings include the cluster's addresses. A dry
+            run publishes nothing and blocks no other compactor. With ``to``, the result is written
+            to that archive and not published.
         archive: folder that keeps the copied ledgers. None means a folder that is deleted at the
             end.
         run: function that compacts the topic in an archive, given the archive's path and the
@@ -172,7 +172,7 @@ def _report_damage(report: PartitionReport, scratch: str) -> None:
 def fetch_into_archive(
     url: str, config: Mapping[str, object], archive: str, progress: Progress | None = None
 ) -> list[TopicName]:
-    """Copy a topic into an archive, with the raw ledgers that a compaction does not need.
+    """Copy a topic into an archive, including raw ledgers that a compaction does not need.
 
     All its partitions are copied if the name selects none. Nothing changes in the cluster. Errors
     as ``compact_live``.
@@ -282,7 +282,7 @@ def waiting(topic: str, config: Mapping[str, object]) -> dict[TopicName, LiveBac
 
 
 def topics_of(cluster: PulsarCluster, url: str, partition: int | None) -> list[TopicName]:
-    """The topics that a name stands for: its partitions, or an unpartitioned topic itself.
+    """The topics that a name selects: the topic's partitions, or the topic itself if it has none.
 
     Raises:
         InvalidConfig: there is no such partition.
@@ -362,8 +362,8 @@ class _Live:
         self.base, horizon, compacted = state.base, state.horizon, state.compacted
         with mirroring(self.archive, self.topic) as mirror:
             self._reject_foreign(mirror, state.info, horizon)
-            # The facts are stored before the ledgers. They show that the folder is incomplete if
-            # the copy is interrupted.
+            # Write ``fetched.json`` before the ledgers are copied. If the copy is interrupted, this
+            # file shows that the folder is incomplete.
             mirror.write_facts(state.facts)
             mirror.write_metadata(state.filled.encode())
             for each in state.info.ledgers:
@@ -380,9 +380,9 @@ class _Live:
     def _reject_foreign(
         self, mirror: Mirror, info: ManagedLedgerInfo, horizon: Position | None
     ) -> None:
-        """Refuse an archive of an earlier topic with this name.
+        """Check that the archive is not of an earlier, deleted topic with the same name.
 
-        The deleted messages of that topic would reappear.
+        Otherwise the messages of that topic would reappear.
         """
         known = {each.ledger for each in info.ledgers}
         for ledger in mirror.raw_ledgers:
@@ -455,14 +455,17 @@ class _Live:
 
 
 def reading_within(options: Options, throttles: Sequence[Throttle] = ()) -> Callable[[int], None]:
-    """A function that delays reads, by the limits in the settings and ``throttles``."""
+    """A function that delays reads to keep the limits in the settings and of ``throttles``."""
     return _within(options, "read", throttles)
 
 
 def _within(
     options: Options, what: str, throttles: Sequence[Throttle] = ()
 ) -> Callable[[int], None]:
-    """A function that delays reads or writes, selected by ``what``, by the settings' limits."""
+    """A function that delays reads or writes to keep the limits in the settings.
+
+    ``what`` selects the limit for reads (``read``) or for writes.
+    """
     rates = CleanerConfig.from_names(options.config).rates
     limits = (rates.both, rates.reading if what == "read" else rates.writing)
     own = [make_throttle("", n, 1, what) for n in limits if math.isfinite(n)]

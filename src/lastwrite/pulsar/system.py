@@ -51,8 +51,8 @@ from lastwrite.storage.objects.promises import reject_if_broken
 from lastwrite.storage.parallel_sync import overlapped
 from lastwrite.storage.throttle import Spend
 
-# The size of a piece is small, so that several workers share a ledger. Joining their parts is
-# cheap.
+# The pieces that are assigned to workers are small, so that several workers share a ledger. Joining
+# the results is cheap.
 _PIECE_BYTES = 8 << 20
 
 
@@ -110,7 +110,7 @@ class PulsarSystem(System):
         return partition_of(name_of(folder))
 
     def root_of(self, folder: str) -> str:
-        """The topic's folder itself, because topics share no files."""
+        """The topic's folder: each topic is a root of its own, because topics share no files."""
         return folder
 
     # ------------------------------------------------------------------ rules
@@ -136,7 +136,7 @@ class PulsarSystem(System):
         include_active: bool,
         like_broker: bool = False,
     ) -> Decision:
-        """Decide whether a compaction is due: whenever the horizon can move."""
+        """Decide whether a compaction is due, which is the case whenever the horizon can move."""
         settings = _config_of(config)
         first_dirty = log.log_start if log.checkpoint is None else log.checkpoint
         end = max(log.high_watermark, first_dirty)

@@ -233,10 +233,10 @@ class PulsarFormat:
     def _open_by_library(
         self, buffer: ByteArray, table: BatchTable, first: int, last: int, used: int
     ) -> tuple[int, int]:
-        """Decompress the batches from ``first`` on that only a library can decompress.
+        """Decompress adjacent batches, from ``first`` on, that the kernels cannot decompress.
 
-        Writes from byte ``used`` of the buffer on. Returns the end of the batches that fit, and the
-        bytes used.
+        A compression library writes their payloads to the buffer from byte ``used`` on. Returns the
+        end of the batches that fit, and the bytes used.
         """
         last = int(kernels.library_end(table, self._entries, first, last))
         part, entries = table[first:last], self._entries[first:last]
@@ -268,7 +268,7 @@ class PulsarFormat:
         return first + done, used
 
     def _open_one(self, buffer: ByteArray, row: np.void, entry: np.void, used: int) -> int:
-        """Decompress the entry at which ``open_many`` stopped, to byte ``used`` of the buffer.
+        """Decompress the entry at which ``open_many`` stopped into the buffer, at byte ``used``.
 
         Returns the decompressed size, or -1 if the payload does not fit.
         """
@@ -362,9 +362,9 @@ class PulsarFormat:
             )
 
     def records_below(self, run: BatchRun, row: np.void, offset: int) -> int:
-        """The number of an entry's records below ``offset``: all or none.
+        """The number of an entry's records with offsets below ``offset``.
 
-        The records share one offset.
+        The result is all records or none, because they share the entry's offset.
         """
         return int(row["records"]) if row["base_offset"] < offset else 0
 
@@ -472,10 +472,10 @@ class PulsarFormat:
         out: ByteArray,
         at: int,
     ) -> tuple[ByteArray, int, Int64Array]:
-        """Write the payloads of ``thin_many`` to ``out`` from byte ``at`` on, with space for heads.
+        """Write the payloads from ``thin_many`` to ``out``, each after space for its head.
 
-        Returns (``out``, which may have been enlarged; the end position; the size of each entry,
-        head included).
+        The first space begins at byte ``at``. Returns (``out``, which may have been enlarged; the
+        end position; the size of each entry, head included).
         """
         part, entries = table[first:last], self._entries[first:last]
         notes = self._notes[: last - first]

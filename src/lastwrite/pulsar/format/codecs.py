@@ -153,7 +153,7 @@ class PulsarCodecs:
         try:
             said = zstandard.frame_content_size(data)
         except zstandard.ZstdError:
-            said = -1  # unknown; decompression below raises the error
+            said = -1  # no valid frame; the decompression below raises the error
         # checked here, because decompressing a part would not detect a wrong size
         if said not in (-1, size):
             raise CorruptLog(
@@ -187,7 +187,8 @@ class PulsarCodecs:
                 "metadata",
                 0,
             )
-        # The stream does not detect a frame without an end, which clients refuse.
+        # Clients reject a frame without an end. The stream above does not detect this, so check it
+        # here.
         whole = self._zstd_opener.decompressobj()
         if size and not (whole.decompress(data) and whole.eof):
             raise CorruptLog("the zstd data end inside a frame", len(data))

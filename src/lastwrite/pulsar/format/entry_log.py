@@ -1,6 +1,6 @@
 """A bookie's entry log: the entries of all its ledgers in order of arrival.
 
-Also the bookie's journal, to which entries are written first.
+This module also decodes the bookie's journal, to which entries are written first.
 
 A log begins with 1024 bytes: ``BKLO``, a version, the position of the ledger map (0 if the log was
 not closed for its size) and the number of ledgers. Records follow: ``i32 size``, then ``size``
@@ -78,7 +78,7 @@ class EntryRecordHead(NamedTuple):
     ledger:         Annotated[int, At(0,  I64)]
     entry:          Annotated[int, At(8,  I64)]
     last_confirmed: Annotated[int, At(16, I64)]
-    # payload bytes of the ledger, up to and with this entry
+    # payload bytes of the ledger's entries, up to and including this entry
     length:         Annotated[int, At(24, I64)]
     # fmt: on
 
@@ -105,7 +105,8 @@ def decode_header(data: Buffer) -> LogHeader:
     """Decode the header of an entry log.
 
     Raises:
-        TruncatedLog: fewer than 1024 bytes. A log of 0 bytes was created ahead and is empty.
+        TruncatedLog: fewer than 1024 bytes. A log of 0 bytes was created in advance and has no
+            entries.
         CorruptLog: another magic, or a map outside the log.
         UnsupportedFormat: a version above 1.
     """
@@ -167,7 +168,7 @@ def _behind_padding(data: Buffer, at: int, end: int, behind_gap: bool) -> tuple[
     if int(data[at]) == PADDING_BYTE:
         return min(end, at + ALIGNMENT - at % ALIGNMENT), behind_gap
     if not any(bytes(data[at : min(end, at + ALIGNMENT)])) and end - at > ALIGNMENT:
-        return at + ALIGNMENT - 3, True  # the next record's size may begin with zeros
+        return at + ALIGNMENT - 3, True  # the last 3 zeros may belong to the next record's size
     return at + 1, True
 
 
@@ -286,7 +287,8 @@ def encode_record(
 ) -> bytes:
     """Encode the record of an entry.
 
-    By default the preceding entry was confirmed, and the ledger had no other bytes.
+    If ``last_confirmed`` is None, the preceding entry is the last confirmed entry. If ``length`` is
+    None, the ledger has only the bytes of this entry.
     """
     head = RECORD_HEAD.pack(
         ledger,

@@ -35,7 +35,7 @@ STORED = np.dtype(
         ("entry", np.int64),
         # last entry that was confirmed when this entry was written; -1: none
         ("confirmed", np.int64),
-        ("length", np.int64),  # payload bytes of the ledger, up to and with this entry
+        ("length", np.int64),  # payload bytes of the ledger, up to and including this entry
         ("at", np.int64),  # position of the payload in the file
         ("size", np.int64),
         ("digest", np.int64),  # digest that matched: one of ``…_HELD``
@@ -51,15 +51,15 @@ CRC32_HELD = 2
 # Why ``walk`` stopped.
 AT_END = 0
 TABLE_FULL = 1  # ``table`` is full: call again from the returned position
-SCRATCH_FULL = 2  # the next record needs more scratch
+SCRATCH_FULL = 2  # the scratch is too small for the next record
 TORN = 3  # the size exceeds the file, or is impossible for a record
 WRITTEN_END = 4  # the written records of the journal end here
 
 FRAME_BYTES = 12  # size of the frame before an entry in a data object: its size and its id
-_HEAD_BYTES = 32  # bytes that a digest covers besides the payload
+_HEAD_BYTES = 32  # size of a record's head, which the digest covers besides the payload
 # Bytes of ledger id and entry id. A bookie's own record may end there; a smaller size is padding.
 _SMALLEST_BYTES = 16
-_PADDING_BYTE = 0xF0  # written by the direct I/O writer, up to the next multiple of the alignment
+_PADDING_BYTE = 0xF0  # the direct I/O writer's fill byte, up to the next multiple of the alignment
 _ALIGNMENT = 4096
 _MOST_TO_PROVE = 64 << 20
 _PADDING_MARK = -256  # value of the size field that marks padding in a journal

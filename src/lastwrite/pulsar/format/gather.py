@@ -50,7 +50,7 @@ from lastwrite.pulsar.format.kernels import (
 from lastwrite.pulsar.format.remedy import RESTORE
 
 CREATE_TIME = 0
-INDEX_BITS = 20  # low bits of an order, with the message's index in its batch
+INDEX_BITS = 20  # number of low bits of an order; they contain the message's index in its batch
 IN_PARTS = -3  # used as a value's length if the value is split into chunks
 NULL = -1
 
@@ -266,7 +266,8 @@ def _locate(
             rows[_TIME, filled] = row.max_timestamp
             rows[_KEY_AT, filled] = base + entry.key_at
             rows[_KEY, filled] = entry.key_length
-            # The inverted position marks properties that are in an entry's metadata.
+            # The position is stored inverted (``~``) to show that the properties are in the entry's
+            # metadata.
             rows[_PROPERTIES_AT, filled] = ~begin
             rows[_PROPERTIES, filled] = count
             rows[_AT, filled] = row.origin

@@ -109,7 +109,7 @@ EntryTable = npt.NDArray[np.void]
 class SplitChunk(NamedTuple):
     """The result of ``split`` for a chunk: tables with one row per entry.
 
-    ``entries`` may have more rows.
+    ``entries`` may have more rows than ``table``, which are not used.
     """
 
     buffer: ByteArray
@@ -160,7 +160,7 @@ WHOLE = 3  # an unreadable batch, which is kept unchanged
 # Marks of entries.
 IS_PART = 1  # a chunk of a message, but not the last chunk
 IS_ENCRYPTED = 2
-IS_COMPACTED = 4  # a record of a compacted ledger
+IS_COMPACTED = 4  # the entry is in a record of a compacted ledger
 IS_BATCHED = 8  # the metadata have num_messages_in_batch
 IS_HUGE = 16  # uncompressed_size is above the limit
 HAS_CHECKSUM = 32
@@ -565,7 +565,7 @@ def split(buffer, start, end, table, entries, lowest_offset, limit, reading):
         row.origin_size = stop - at
         row.base_offset = base
         row.next_offset = base + 1
-        row.horizon = 0  # a tombstone may be removed at once
+        row.horizon = 0  # 0 means that tombstones may be removed at once
         row.flags = (
             IS_TRANSACTIONAL if entry.marks & HAS_TRANSACTION and entry.kind != MARKER else 0
         )
@@ -588,8 +588,8 @@ def open_many(buffer, table, entries, first, last, plain, used, enough):
     """Decompress the batches' payloads to ``plain[used:]``, and copy other entries' keys.
 
     Works on ``table[first:last]`` until ``enough`` bytes are used. Stops before an entry that does
-    not fit or that only a library can decompress reliably. Sets ``plain_start`` and ``plain_end``.
-    Returns (end of the entries done, bytes used).
+    not fit, and before an entry that only a library can decompress reliably. Sets ``plain_start``
+    and ``plain_end``. Returns (end of the entries done, bytes used).
     """
     source = address(buffer)
     target = address(plain)
@@ -628,7 +628,7 @@ def open_many(buffer, table, entries, first, last, plain, used, enough):
 
 @njit(cache=True, nogil=True)
 def library_end(table, entries, first, last):
-    """The end of the adjacent batches from ``first`` on that only a library can decompress."""
+    """The end of the adjacent batches, from ``first`` on, that only a library can decompress."""
     b = first
     while b < last:
         codec = table[b].codec
@@ -714,9 +714,9 @@ def _next_index(data, at, end, packed_end):
 
 @njit(cache=True, nogil=True)
 def _is_dense(plain, at, end, data, entry):
-    """Whether the payload ``plain[at:end]`` has kept messages only, without placeholders.
+    """Whether the payload ``plain[at:end]`` lacks the removed messages and their placeholders.
 
-    The indexes of the messages ascend. False if all messages of the batch are kept.
+    The indexes of the kept messages must ascend. False if no message of the batch was removed.
     """
     if entry.kept == 0 or entry.kept == entry.messages:
         return False

@@ -121,7 +121,7 @@ class NestedPosition(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverMetadata(ProtoMessage):
-    """The object store of an offload, and the properties that its driver needs to read from it."""
+    """The object store of an offload, and the properties with which its driver reads the store."""
 
     name: Annotated[str, ProtoField(1, STRING, required=True)]
     properties: Annotated[tuple[Property, ...], ProtoField(2, Property, repeated=True)] = ()
@@ -210,7 +210,7 @@ class ManagedLedgerInfo(ProtoMessage):
 
     @classmethod
     def decode_node(cls, data: bytes) -> ManagedLedgerInfo:
-        """Decode a node of the metadata store that may be compressed. The ledgers are sorted by id.
+        """Decode a node of the metadata store, compressed or not. The ledgers are sorted by id.
 
         Errors as ``decode`` and ``unwrapped``.
         """

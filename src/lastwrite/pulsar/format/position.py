@@ -65,7 +65,7 @@ class Position(NamedTuple):
     def parse(cls, text: str) -> Position:
         """Parse ``ledger:entry``.
 
-        Message ids with further parts (partition, batch index) are refused.
+        A message id with further parts (partition, batch index) is an error.
 
         Raises:
             InvalidConfig: the text has another form.

@@ -63,7 +63,7 @@ def decode_varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
     No byte at or after ``end`` is read.
 
     Raises:
-        TruncatedLog: ``end`` is before the last byte.
+        TruncatedLog: the varint does not end before ``end``.
         CorruptLog: the tenth byte is not the last one.
     """
     value = 0
@@ -209,8 +209,9 @@ class ProtoMessage:
 
     ``unknown`` keeps the fields that are not in the table, byte for byte.
 
-    ``encode`` writes the known fields by ascending number, then the unknown fields. So bytes that
-    must not change are patched (``without``, ``inserted``), never decoded and encoded again.
+    ``encode`` writes the known fields by ascending number, then the unknown fields, so it may
+    change the order of decoded fields. Use ``without`` and ``inserted`` to change one field of a
+    message and keep all other bytes.
     """
 
     unknown: bytes = b""
@@ -301,8 +302,8 @@ def inserted(data: Buffer, number: int, field: bytes) -> bytes:
 
     ``field`` is one or more encoded fields.
 
-    If fields are in ascending order, as every generated writer writes them, field ``number``
-    belongs there. Errors as ``spans``.
+    This is the right position if the fields are in ascending order. All generated writers use that
+    order. Errors as ``spans``.
     """
     place = next((span.start for span in spans(data) if span.number > number), len(data))
     return bytes(data[:place]) + field + bytes(data[place:])

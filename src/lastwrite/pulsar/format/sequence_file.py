@@ -47,9 +47,9 @@ _LONGEST_NAME = 1 << 16
 
 
 class MapPair(NamedTuple):
-    """One entry of a MapFile: its id or -1, its bytes, and its position.
+    """One entry of a MapFile: its id, its bytes, and its position.
 
-    ``at`` is the first byte of the entry's record or block.
+    Id -1 belongs to the ledger's metadata. ``at`` is the first byte of the entry's record or block.
     """
 
     key: int
@@ -138,9 +138,9 @@ def walk_sequence_file(
 ) -> Iterator[MapPair]:
     """The entries of a file that maps LongWritable to BytesWritable, in the file's order.
 
-    With ``skip``, a damaged record or block is passed to it instead of being raised. Reading
-    continues with the next record, or, if that cannot be located, at the next sync, as in Hadoop's
-    readers. The ids are then not reliable.
+    With ``skip``, the damage of a record or block is passed to ``skip`` and is not raised. As in
+    Hadoop's readers, reading continues with the next record, or at the next sync if that record
+    cannot be located. The ids are then not reliable.
 
     Raises:
         TruncatedLog, CorruptLog: as ``decode_header``; also lengths of a record or a block that do

@@ -27,7 +27,7 @@ SURVEYED = np.dtype(
         # transaction number of data and markers, as in ``producer_id``; -1 outside of transactions
         ("transaction", np.int64),
         ("publish_time", np.int64),
-        ("is_part", np.int64),  # 1 for a chunk of a message that is not its last
+        ("is_part", np.int64),  # 1 for a chunk that is not the last chunk of its message
     ]
 )
 

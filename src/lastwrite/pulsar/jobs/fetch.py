@@ -67,8 +67,8 @@ class TopicFetchResult:
 class IntoArchive:
     """Copies topics of one cluster into the archive at ``to``.
 
-    ``waits`` means to wait until an earlier compaction by another writer has finished in the
-    archive. ``throttle`` is called with the received bytes, and may raise to end the work.
+    With ``waits``, a fetch first waits until another writer's earlier compaction in the archive has
+    finished. ``throttle`` is called with the received bytes, and may raise to end the work.
     """
 
     cluster: PulsarCluster
@@ -236,9 +236,9 @@ class IntoArchive:
 def _part(
     after: ArchivedTopic, state: State, raw: list[StoredLedger], broken: RemoteFailed
 ) -> ArchivedTopic:
-    """The topic up to the last entry of ``raw``, for a fetch that the error ``broken`` interrupted.
+    """The topic after a fetch that the error ``broken`` interrupted.
 
-    The ledger list is truncated there.
+    The topic's ledger list ends with the last ledger of ``raw`` and its last copied entry.
 
     Raises:
         RemoteFailed: ``broken`` itself, if no entry was read or the compaction horizon is later.

@@ -73,7 +73,8 @@ class TopicFetcher:
         throttle: called with the number of bytes that were read.
         goes_on: continue even if the compacted ledger is lost.
         is_whole: skip entries that no bookie has, also in the compacted ledger.
-        ended: caches the results of ``with_end`` for closed ledgers. A caller that polls keeps it.
+        ended: a cache of the results of ``with_end`` for closed ledgers. A caller that polls passes
+            the same cache each time.
     """
 
     cluster: PulsarCluster
@@ -94,7 +95,7 @@ class TopicFetcher:
     def state(self, asked: Subscription) -> State:
         """Read the topic's state from the cluster.
 
-        ``asked`` is a subscription by which the end of the open ledger is requested.
+        The end of the open ledger is requested through the subscription ``asked``.
 
         Raises:
             NotALog: the topic has no ledgers.
@@ -246,7 +247,10 @@ class TopicFetcher:
 
 
 class _Ends:
-    """Finds the end of an open ledger: from the broker, or by the bookies' last confirmed entry."""
+    """Finds the end of an open ledger.
+
+    It is the later of the broker's last entry and the bookies' last confirmed entry.
+    """
 
     def __init__(self, cluster: PulsarCluster, topic: TopicName, asked: Subscription) -> None:
         told = cluster.fetch_topic_state(topic)

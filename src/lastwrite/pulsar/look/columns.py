@@ -45,7 +45,8 @@ from lastwrite.rows.system import RowReader, RowSystem, Wants
 from lastwrite.storage.choice import Topics
 from lastwrite.storage.reading import reader_of
 
-# A message's number has 63 bits: these numbers of bits for its ledger, entry and batch index.
+# A message's number has 63 bits. These are the numbers of bits for its ledger, entry and batch
+# index.
 _LEDGER, _ENTRY, _INDEX = 27, 24, 12
 _PLACE = struct.Struct("<3q")  # one chunk: its segment, position and size
 _FINGERPRINT_BYTES = 16 << 10  # bytes of a ledger's first entry that a fingerprint covers
@@ -197,9 +198,10 @@ class _PulsarRows(RowSystem):
         return _fingerprint(ledgers[max(below)]) if below else None
 
     def difference(self, log: PartitionLog, offset: int, identity: str) -> str | None:
-        """Why the topic does not match ``identity``, from an earlier read. None if it may match.
+        """Compare the topic with ``identity``, the result of an earlier read.
 
-        If the ledger in ``identity`` is gone, the remaining older ledgers are checked.
+        Returns the reason why it is another topic, or None if it may be the same topic. If the
+        ledger in ``identity`` is gone, the remaining older ledgers are checked.
         """
         known, ledgers = identity.split(":"), _raw_ledgers(log)
         ledger = int(known[0])
@@ -261,7 +263,7 @@ def _error(problem: Problem) -> CorruptLog | UnsupportedFormat:
 
 
 def _raw_ledgers(log: PartitionLog) -> dict[int, Segment]:
-    """By ledger id: a segment of each raw ledger that still exists."""
+    """The segments of the raw ledgers that still exist, by ledger id."""
     raw = [each for each in log.segments if not is_of_compacted(log, each)]
     return {Position.of(each.base_offset).ledger: each for each in (*log.superseded, *raw)}
 
@@ -309,7 +311,7 @@ def _parts_of(log: PartitionLog) -> Parts:
 
 
 def _without_payload(chunk: BatchWindow, row: int, segment: int) -> Entry:
-    """A chunk whose payload is replaced by the chunk's position."""
+    """The entry of a chunk, with the chunk's position in the place of its payload."""
     at, size = int(chunk.table["position"][row]), int(chunk.table["size"][row])
     with located("", chunk.shift):
         entry = decode_entry(

@@ -3,12 +3,12 @@
 The former state is a log of messages: the former compacted ledger, if any, then the raw entries up
 to the new horizon. For each message the check keeps the digest of its key, its position and a
 digest of its content. The last live message of each key must be in the new compacted ledger, bit
-for bit. (By event time: the message that docs/formats/pulsar-compaction.md, "Event time", selects.)
-No other message of that key may be there. Also required: all messages without a key, or none; no
-data of an aborted transaction; unreadable batches unchanged; and every raw ledger beyond the
-horizon. Entries are read by the format's slow readers, not by the engine's kernels. If the last
-chunk of a message is present, all its chunks must be; otherwise the other chunks may be present or
-not.
+for bit. (If messages are compared by event time, docs/formats/pulsar-compaction.md, "Event time",
+defines which is the last.) No other message of that key may be there. Also required: all messages
+without a key, or none; no data of an aborted transaction; unreadable batches unchanged; and every
+raw ledger beyond the horizon. Entries are read by the format's slow readers, not by the engine's
+kernels. If the last chunk of a message is present, all its chunks must be; otherwise the other
+chunks may be present or not.
 
 Memory: about 70 bytes per message, and twice as much during the sort. If that exceeds the memory
 setting, the comparison is refused.
@@ -111,7 +111,11 @@ class _Messages:
         self.contents += hashlib.blake2b(content, digest_size=8).digest()
 
     def take(self, entry: Entry, is_raw: bool) -> None:
-        """Add the messages of an entry. A compacted ledger has only committed messages."""
+        """Add the messages of an entry.
+
+        Transactions are only tracked with ``is_raw``: a compacted ledger has only committed
+        messages.
+        """
         meta, place = entry.metadata, Position(entry.ledger, entry.entry).offset
         if entry.is_marker:
             self.take_marker(entry)
@@ -458,7 +462,10 @@ def _compare_ledgers(before: TopicFolder, after: TopicFolder, broken: _Broken) -
 
 
 def _is_same(one: Ledger, other: Ledger) -> bool:
-    """Whether ``other`` is the same ledger: with equal bytes, or with additional entries."""
+    """Whether ``other`` is the same ledger.
+
+    It then has equal bytes, or the entries of ``one`` and further entries.
+    """
     if other.entries > one.entries:
         some = (each for each in read_entries(other.path) if each[0] < one.entries)
         return all(was == now for was, now in zip_longest(read_entries(one.path), some))

@@ -52,7 +52,7 @@ class TopicDumpRequest:
     whole_batches: bool = False
     blocks: bool = False
     compacted: bool = False
-    last: int | None = None  # maximum rows per topic and partition, the last ones
+    last: int | None = None  # how many of the last rows to return, per topic and partition
 
     @classmethod
     def parse(cls, *, start: str | None, message_id: str | None, **others: Any) -> TopicDumpRequest:

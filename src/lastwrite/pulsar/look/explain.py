@@ -67,7 +67,8 @@ class PulsarExplainer(RecordExplainer):
         return RangeReasons(clean, None, list(_reasons(log, decision, threshold)))
 
     def stored_keys(self, key: bytes) -> Sequence[bytes]:
-        return tuple({key, base64.b64encode(key)})  # the empty key equals its own Base64
+        # a set, because the empty key equals its own Base64
+        return tuple({key, base64.b64encode(key)})
 
     def has_key(self, record: KeyRecord, key: bytes) -> bool:
         entry = _entry(record)
@@ -80,7 +81,7 @@ class PulsarExplainer(RecordExplainer):
         return f"{self.fates.number(first)} to {self.fates.number(end - 1)}"
 
     def open_from(self, log: PartitionLog) -> Mapping[int, int]:
-        """The first unstable offset of the log, for each open transaction by its number.
+        """The open transactions by number, each with the log's first unstable offset.
 
         In Pulsar the number of a transaction takes the place of Kafka's producer id.
         """

@@ -279,7 +279,7 @@ class _TopicInspection:
         now_ms: int,
         spark: SparkSession | Inline | None,
     ) -> None:
-        """Decide whether a compaction is due now, and count the keys that it would have."""
+        """Decide whether a compaction is due now, and count the distinct keys of the log."""
         if self.found.is_damaged:
             return
         try:

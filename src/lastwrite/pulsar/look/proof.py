@@ -66,7 +66,7 @@ class PulsarProof(Proof):
     governs_keyless = "the manifest"
 
     def check_config(self, config: Mapping[str, object]) -> None:
-        """Accept any settings: the check uses those that the manifest recorded at compaction."""
+        """Does nothing, because a verification uses the settings in the manifest."""
 
     def reject_if_locked(self, folder: str) -> None:
         lock.reject_if_locked(folder)
@@ -199,7 +199,7 @@ class _LedgerFacts:
         self.keys += other.keys
 
     def join(self, other: _LedgerFacts) -> None:
-        """Add another ledger's counts and transactions, which are checked for the whole topic."""
+        """Add the counts and transactions of another ledger, for the checks of the whole topic."""
         self.whole += other.whole
         self.committed_markers += other.committed_markers
         self.aborted_markers += other.aborted_markers
@@ -414,7 +414,8 @@ def _verify_compacted(
             if (first, last) != (manifest.from_, manifest.to):
                 by = f"but the manifest states {manifest.from_} to {manifest.to}"
                 damaged(f"the compacted ledger has the entries {first} to {last}, {by}")
-        # A broker finds tombstones by the stated length, which some clients omit.
+        # Tombstones are no damage here: a broker detects them by the stated length, which some
+        # clients omit.
         if found.tombstones:
             report.advice.append(
                 f"{place}: the compacted ledger contains {found.tombstones} tombstones"
@@ -422,7 +423,8 @@ def _verify_compacted(
         for broken in _promises(found, manifest.retain_null_key):
             if is_ours:
                 damaged(f"{broken}, which compaction always removes")
-            # no damage: a broker wrote the ledger, perhaps an older release or with other settings
+            # This is no damage: a broker wrote the ledger, perhaps with other settings or in an
+            # older release.
             else:
                 report.advice.append(f"{place}: {broken}, which Lastwrite would remove")
         if sum(map(len, found.keys)) > _MOST_KEYS:

@@ -33,7 +33,8 @@ EARLIEST_NAME, LATEST_NAME = "earliest", "latest"
 
 END, OPEN_TRANSACTION = "END_OF_TOPIC", "OPEN_TRANSACTION"
 
-# maximum number of attempts to list a folder while its files disappear; then it is damage
+# Maximum number of attempts to list a folder whose files disappear during the listing. If all
+# attempts fail, this is reported as damage.
 _LOOKS = 20
 
 
@@ -148,7 +149,9 @@ class TopicReader:
         raise self._unsteady()
 
     def last_message_id(self) -> dict[str, int]:
-        """The last message's id, as a broker answers it. -1, -1 without a message.
+        """The id of the last message, as a broker reports it.
+
+        Ledger and entry are -1 if there is no message.
 
         Raises:
             CorruptLog: the entries needed for the answer cannot be read.

@@ -58,7 +58,10 @@ _MESSAGE_ID = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MessagePlace:
-    """A message id: an entry and the index of a message in a batch, ``None`` without a batch."""
+    """A message id: an entry, and the index of the message in its batch.
+
+    The index is None outside of batches.
+    """
 
     position: Position
     index: int | None = None

@@ -20,7 +20,10 @@ _READ_ENTRIES = 4096
 
 
 class WalkedEntry(NamedTuple):
-    """An entry with its first byte in the file, its size as sent, and its number in the ledger."""
+    """An entry with its first byte in the file, its size, and its number in the ledger.
+
+    In a compacted ledger, position and size are of the entry inside the record.
+    """
 
     entry: Entry
     position: int

@@ -1,6 +1,7 @@
 """Read the state of a topic's compaction in its broker's memory, and its policies, over HTTP.
 
-The metadata store may be behind: by default a broker stores a cursor at most once a second.
+The broker's memory may be newer than the metadata store, because by default a broker stores a
+cursor at most once a second.
 
 Source: Pulsar 4.2.4 ``PersistentTopicInternalStats``; docs/formats/pulsar-compaction.md.
 """
@@ -37,7 +38,8 @@ class TopicInMemory:
     last_confirmed: Position  # the last written entry; entry -1 in an empty ledger
     mark_delete: Position | None  # position of the subscription __compaction; None if there is none
     ledger: int | None  # the compacted ledger; None if never compacted
-    # the compacted ledger that readers get; after a refused horizon it differs from ``ledger``
+    # the compacted ledger that readers use; it differs from ``ledger`` after the broker has
+    # rejected a horizon
     served: int | None
 
 

@@ -47,12 +47,12 @@ from lastwrite.pulsar.network.start_tls import request_tls
 
 _ADD, _READ, _BATCH_READ = 1, 2, 7
 _VERSION = 2
-_LAST = -1  # entry id in a read request: asks for the bookie's last entry
+_LAST = -1  # as the entry id of a read request, it selects the bookie's last entry
 _READ_REQUEST = struct.Struct(">BBHqq")
 _ADD_REQUEST = struct.Struct(">BBH")
 _ANSWER = struct.Struct(">BBHiqq")
 _BATCH_REQUEST = struct.Struct(">BBHqqqiq")
-_REQUEST_BYTES = 8  # bytes of the request's number, before the packets of a batch
+_REQUEST_BYTES = 8  # size of the request's number, which precedes the packets of a batch
 _SIZE = struct.Struct(">I")
 _USUAL = struct.Struct(">qqqqI")  # a packet before its payload: a RecordHead and a CRC-32C
 
@@ -69,8 +69,8 @@ _CODES = {
     107: "the bookie has no state for the ledger",
 }
 _NOT_THERE = (1, 2)
-# The bookie's code for a refused request. It also means that an entry cannot be read for a reason
-# other than the disk, such as a damaged size.
+# The bookie's code for a rejected request. A read also has this code if the disk works and the
+# entry cannot be read, for example because its size field is damaged.
 _FAILED = 100
 _UNREADABLE = 101
 _NO_LEDGER = (1 << 63) - 1
@@ -121,9 +121,9 @@ class LiveLedger:
     def by_ensemble(self, first: int, end: int) -> Iterator[tuple[int, int, list[list[str]]]]:
         """Split the entries from ``first`` to before ``end`` by ensemble.
 
-        Yields (first entry, end, bookies) for each ensemble. ``bookies`` has the result of
-        ``bookies_of`` for as many entries as the ensemble has bookies. Further entries repeat these
-        results.
+        Yields (first entry, end, bookies) for each ensemble. Item n of ``bookies`` is the result of
+        ``bookies_of`` for the n-th of these entries. The list has as many items as the ensemble has
+        bookies, and repeats for further entries.
         """
         changes = sorted({segment.first_entry for segment in self.metadata.ensembles})
         borders = [first, *(place for place in changes if first < place < end), end]
@@ -451,7 +451,7 @@ class _LedgerReadAhead:
     def _supports_batches(self, turn: list[list[str]]) -> bool:
         """Whether entries can be read in batches.
 
-        Each bookie must have all entries, and none may have refused a batch before.
+        Each bookie must have all entries, and none may have rejected a batch before.
         """
         refused = self._bookies._without_batches
         return len(turn[0]) == len(turn) and refused.isdisjoint(turn[0])

@@ -156,7 +156,7 @@ class Broker:
         )
 
     def temporary_subscription(self, topic: str) -> Subscription:
-        """A temporary subscription, used only to ask for the topic's last message.
+        """A temporary subscription, used only to request the topic's last message.
 
         Raises: as ``subscribe``.
         """

@@ -177,7 +177,7 @@ class PulsarCluster:
     def in_memory(self, topic: TopicName) -> Compaction | None:
         """The topic's compaction in its broker's memory. None if no broker answers.
 
-        After an acknowledgement the position is valid at once, the ledger a moment later.
+        After an acknowledgement, the position changes at once and the ledger a moment later.
         """
         found = self.fetch_topic_state(topic)
         if found is None or found.mark_delete is None:
@@ -191,14 +191,17 @@ class PulsarCluster:
         )
 
     def _first_answer(self, ask: Callable[[str], T]) -> T | None:
-        """The result of ``ask`` for the first broker that answers."""
+        """Call ``ask`` with the address of one broker after another, until one answers.
+
+        Returns that answer. None if no broker answers.
+        """
         for admin in self._admins():
             if admin in self._silent:
                 continue
             try:
                 return ask(admin)
             except RemoteFailed as error:
-                # later requests skip this broker, which did not answer in time
+                # Later requests skip this broker, because it did not answer in time.
                 if isinstance(error.__cause__, TimeoutError):
                     self._silent.add(admin)
         return None
@@ -224,7 +227,7 @@ class PulsarCluster:
         )
 
     def compaction_of(self, topic: TopicName) -> Compaction | None:
-        """The topic's compaction in its broker's memory, otherwise its compaction on disk."""
+        """The topic's compaction in its broker's memory or, if that is unknown, on disk."""
         return self.in_memory(topic) or self.written_down(topic)
 
 
@@ -277,7 +280,7 @@ class CursorHold:
     def acknowledged(self) -> None:
         """Record the time of an acknowledgement.
 
-        The next acknowledgement has to wait from then on.
+        The pause before the next acknowledgement begins at this time.
         """
         self.since = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""The messages between a client and a broker that the commit of a ledger needs, as tables.
+"""The messages of Pulsar's binary protocol that the commit of a ledger needs, as tables.
 
 A frame without payload is a u32 length and a ``BaseCommand`` of that length. Its field 1 is the
 command's number; another field contains the command.

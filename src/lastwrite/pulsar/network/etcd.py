@@ -32,7 +32,7 @@ _REFUSED = (401, 403)
 
 
 class _Refused(Exception):
-    """Raised if etcd refuses a request. ``status`` is the HTTP status."""
+    """Raised if etcd rejects a request. ``status`` is the HTTP status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)

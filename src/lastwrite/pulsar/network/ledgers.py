@@ -33,8 +33,8 @@ _MOST_TRIES = 3
 class Quorums:
     """The ensemble size, write quorum and ack quorum of a ledger.
 
-    These are the numbers of bookies that the ledger has, that store each entry, and that must
-    confirm each entry.
+    The ensemble size is the number of the ledger's bookies. The write quorum is the number of
+    bookies that store an entry, and the ack quorum the number that must confirm it.
     """
 
     ensemble: int = 2

@@ -337,7 +337,7 @@ class MetadataStore:
                 raise error.error from error
 
     def noted(self, topic: TopicName) -> list[int]:
-        """The ledgers of the topic for which ``note`` stored a note."""
+        """The ledgers that ``note`` has recorded for the topic."""
         names = self._nodes.children(_notes_path(topic), f"reading the notes on {topic}")
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
@@ -363,8 +363,8 @@ class MetadataStore:
         doing = "reading the layout of the ledgers"
         node = self._get(f"{self._ledgers}/LAYOUT", doing)
         if node is None and not isinstance(self._nodes, ZooKeeper):
-            # A cluster that started with another store than ZooKeeper has no such node, because
-            # brokers have only one layout in that store.
+            # A cluster that was created with another store than ZooKeeper has no node ``LAYOUT``,
+            # because brokers support only one layout in such a store.
             node = self._get(f"{self._ledgers}/INSTANCEID", doing) and _HIERARCHICAL.encode()
         if node is None or _HIERARCHICAL not in node.decode(errors="replace"):
             raise UnsupportedFormat(

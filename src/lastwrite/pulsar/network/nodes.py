@@ -42,7 +42,7 @@ class Nodes(Protocol):
     """
 
     address: str
-    read_only: str  # remedy in errors about changes if the store is read-only; otherwise empty
+    read_only: str  # for a read-only store, the remedy in errors about changes; otherwise empty
 
     def find(self, path: str, doing: str) -> Node | None:
         """The node at the path. None if there is none."""

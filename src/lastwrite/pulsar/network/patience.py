@@ -20,10 +20,10 @@ def go_on() -> None:
 def retry_disconnects(
     ask: Callable[[], T], seconds: float, what: str, check: Callable[[], None] = go_on
 ) -> T:
-    """The result of ``ask``. If its connection breaks, it is called again, for ``seconds`` in all.
+    """The result of ``ask``, which is called again if its connection breaks.
 
-    ``what`` is a sentence about the missing result. ``check`` is called before each attempt, and
-    raises to end the work.
+    Calls are repeated for at most ``seconds``. If there is no result in that time, the error's
+    message begins with ``what``. ``check`` is called before each call, and raises to end the work.
 
     Raises:
         RemoteFailed: there was no result in that time, or ``ask`` failed for another reason.

@@ -57,7 +57,8 @@ _T = TypeVar("_T")
 class ProbeResult:
     """A description of the server at an address.
 
-    ``worth_seconds`` is the time after the first attempt in which the server may still start.
+    ``worth_seconds`` is how long it is useful to repeat attempts, counted from the first, because
+    the server may still start.
     """
 
     description: str

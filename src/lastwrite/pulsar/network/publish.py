@@ -67,9 +67,9 @@ def publish(
 ) -> PublishedLedger:
     """Commit ``records`` for everything up to ``horizon``, and check that the commit is on disk.
 
-    ``base`` is the topic's compaction when the work began. ``records`` must cover that compaction
-    too. ``records`` is called once for every copy. ``reach`` is called before each step, for tests
-    that crash there.
+    ``base`` is the topic's compaction when the work began. ``records`` must include the messages of
+    that compaction. ``records`` is called once for each copy of the ledger that is written.
+    ``reach`` is called before each step, for tests that crash there.
 
     Raises:
         CommitConflict: the topic was compacted, emptied or recreated meanwhile. Nothing was
@@ -98,7 +98,8 @@ def publish(
             ).id
             time.sleep(max(0.0, hold.since + pause - time.monotonic()))
             if base is not None and base.ledger is not None:
-                # The former ledger is unused as soon as the broker has read the acknowledgement.
+                # Note the former ledger for deletion: it is unused as soon as the broker has read
+                # the acknowledgement.
                 store.note(topic, base.ledger)
             reach("acknowledge")
             acknowledged.append(ours)
@@ -140,12 +141,15 @@ def sweep(hold: CursorHold) -> tuple[int, ...]:
         return ()
     told, written = cluster.fetch_topic_state(topic), cluster.written_down(topic)
     if told is None or written is None or not told.ledger == told.served == written.ledger:
-        return ()  # unknown which ledger is in use; the next commit deletes the unused ledgers
+        return ()  # the ledger in use is unknown; the next commit deletes the unused ledgers
     return () if hold.renew().is_lost else _swept(cluster, topic, written.ledger)
 
 
 def _swept(cluster: PulsarCluster, topic: TopicName, used: int | None) -> tuple[int, ...]:
-    """Delete all noted ledgers except ``used``. Returns the deleted ledgers."""
+    """Delete the topic's noted ledgers, except ``used``, and all its notes.
+
+    Returns the deleted ledgers.
+    """
     removed = []
     for ledger in cluster.store.noted(topic):
         if ledger != used:
@@ -244,8 +248,9 @@ def _has_entries_between(
 def _last_of(cluster: PulsarCluster, info: ManagedLedgerInfo, at: Position) -> int:
     """The last entry of a ledger of the topic, or -1.
 
-    The last entry is read from the ledger's metadata. If the metadata of an offloaded ledger are
-    deleted, the result is the last entry in the topic's list, but not before the entry of ``at``.
+    The metadata of a closed ledger state its last entry; the bookies return that of an open ledger.
+    If the metadata are deleted, the topic's list states the last entry. For an offloaded ledger,
+    the result is then at least the entry of ``at``.
     """
     ledger = cluster.store.ledger(at.ledger)
     if ledger is None:

@@ -21,7 +21,8 @@ from lastwrite.pulsar.network.nodes import Node
 from lastwrite.storage.scratch import make_folder, remove_folder
 
 _SCHEME = "rocksdb:"
-# size of the head, format, version, owner, created, changed, is ephemeral
+# The head of a value. Its fields are its own size, the format, the version, the owner, the times of
+# creation and of the last change, and whether the node is ephemeral.
 _HEAD = struct.Struct(">iiqqqqb")
 _FORMAT = 1
 _READ_ONLY = (
@@ -31,7 +32,7 @@ _READ_ONLY = (
 
 
 class RocksDb:
-    """A metadata store in RocksDB; implements ``nodes.Nodes`` but refuses changes.
+    """A metadata store in RocksDB, for reading only; implements ``nodes.Nodes``.
 
     ``url`` is ``rocksdb://PATH``.
 

@@ -26,8 +26,8 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=files.trusted or None)
         if files.certificate:
-            # Refuse an encrypted key, for which the library would ask for a password at the
-            # terminal.
+            # Raise an error for an encrypted key. Otherwise the library would prompt for its
+            # password at the terminal.
             context.load_cert_chain(files.certificate, files.key or None, password="")
     except OSError as error:  # includes ssl.SSLError
         raise InvalidConfig(
@@ -38,7 +38,8 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
             "bookkeeperTLS in the place of tls",
         ) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Java accepts certificates with fewer extensions
+    # Do not require the extensions of strict checks, because Java accepts certificates without
+    # them.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = files.verifies_host and not files.is_insecure
     if files.is_insecure:

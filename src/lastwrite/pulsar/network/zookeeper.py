@@ -53,7 +53,8 @@ _AGAIN = (
 )
 _SERVERS = re.compile(r"[\w.\-]+(?::\d+)?|\[[0-9a-fA-F:]+\](?::\d+)?", re.ASCII)
 
-# kazoo logs every change of a connection as a warning. Relevant changes become errors.
+# kazoo logs every change of a connection as a warning. These are not shown, because relevant
+# changes raise errors.
 _LOG = logging.getLogger("lastwrite.zookeeper")
 _LOG.addHandler(logging.NullHandler())
 _LOG.propagate = False
@@ -123,7 +124,7 @@ class ZooKeeper:
 
     def number(self, prefix: str, doing: str) -> str:
         how = {"ephemeral": True, "sequence": True, "makepath": True}
-        # A repeated request only leaves a number unused.
+        # This request may be repeated, because a lost answer only leaves a number unused.
         made = str(self._request(lambda client: client.create_async(prefix, b"", **how), doing))
         with contextlib.suppress(NoNodeError, *_AGAIN):  # the node is deleted with the session
             self._once(_delete(made), doing)
@@ -170,7 +171,8 @@ class ZooKeeper:
             try:
                 self._connect(client, doing)
             except BaseException:
-                # Stopping may wait long for an answer that never arrives.
+                # Stop the client in a thread, because it may wait long for an answer that never
+                # arrives.
                 threading.Thread(target=_end, args=(client,), daemon=True).start()
                 raise
             self._client = client

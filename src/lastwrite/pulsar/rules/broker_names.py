@@ -3,8 +3,8 @@
 They are accepted so that a ``broker.conf`` or ``client.conf`` can be used unchanged. The compaction
 of a live topic uses some of them.
 
-Source: Pulsar 4.2.4 ServiceConfiguration, which has them as fields, client.conf and
-ClientConfigurationData. Offloaders read their own settings by prefix.
+Source: the fields of Pulsar 4.2.4 ServiceConfiguration and ClientConfigurationData, and the file
+client.conf. Offloaders read their own settings by prefix.
 """
 
 from __future__ import annotations

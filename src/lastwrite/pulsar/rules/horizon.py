@@ -95,10 +95,10 @@ def last_index(
     """The batch index of an entry's last record, as a broker reports it for the last message.
 
     ``record_count`` is the number of messages that the batch states, or None for an entry that is
-    not a batch. ``survivors`` are the indexes that the batch lists as not removed. It is empty
-    without such a list. ``removed`` has a flag per record: whether compaction removed it. It is
-    empty if the entry is unreadable, and is used only if ``record_count`` and ``survivors`` do not
-    decide.
+    not a batch. ``survivors`` are the indexes that the batch lists as not removed, or empty without
+    such a list. ``removed`` has a flag per record, which is true if compaction removed the record.
+    If the entry is unreadable, ``removed`` is empty. It is used only if ``record_count`` and
+    ``survivors`` do not decide.
     """
     if source is LogPart.BACKLOG:
         return NOT_BATCHED if record_count is None else record_count - 1

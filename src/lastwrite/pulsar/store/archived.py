@@ -67,8 +67,8 @@ class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     last: str | None = None
     mtime_ms: int
     is_foreign: bool = msgspec.field(default=False, name="foreign")
-    # the content of the index and of the survey, if it is small: compaction need not read the
-    # objects
+    # the contents of the index and of the survey, each if it is small, so that compaction need not
+    # read these objects
     index: _Content = b""
     survey: _Content = b""
 

@@ -4,8 +4,8 @@
 is not in the archive or has fewer entries there. It copies the compacted ledger if its horizon is
 beyond the archive's horizon. Every entry is verified by its checksum and copied byte for byte.
 
-It refuses a topic that does not continue the archived topic: its ledgers do not follow the
-archive's last ledger, or a ledger with the same number has other entries.
+A topic that does not continue the archived topic is not copied. Its ledgers then do not follow the
+archive's last ledger, or a ledger has other entries than the archive's ledger of that number.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _bytes_of(folder: str) -> int:
 
 
 def _fetched(folder: str, to: str, advance: Advance, accepts_gap: bool) -> FetchedTopic:
-    """Copy one topic, again if the topic or the archive changed meanwhile.
+    """Copy one topic, and repeat the copy if the topic or the archive changed meanwhile.
 
     ``Attempts`` limits the repetitions.
     """
@@ -184,11 +184,11 @@ class Incoming:
         has_list: bool,
         accepts_gap: bool = False,
     ) -> None:
-        """Refuse ledgers that do not follow the archive's ledgers.
+        """Check that the ledgers of a source follow the archive's ledgers.
 
         ``listed`` has the ids of all ledgers of the topic, from the topic's own list if
-        ``has_list``. ``sizes`` has the number of entries and, if known, their bytes by ledger.
-        ``accepts_gap`` records lost ledgers as a gap in ``before`` instead.
+        ``has_list``. ``sizes`` has the number of entries and, if known, their bytes by ledger. With
+        ``accepts_gap``, lost ledgers are no error, and are recorded in ``before`` as a gap.
 
         Raises:
             NotContinued: the ledgers are another topic's, or ledgers in between are lost.
@@ -267,9 +267,9 @@ class Incoming:
         )
 
     def _untied(self, listed: Collection[int]) -> tuple[HoldReason, str] | None:
-        """Why an archive that has no ledger list does not match the topic's list.
+        """The reason why an archive without a ledger list does not match the topic's list.
 
-        None if it matches.
+        None if it matches, or if the archive has a ledger list.
         """
         if self.before.metadata is not None:
             return None
@@ -515,9 +515,9 @@ def _with_sides(
 def _with_gaps_of(
     before: ArchivedTopic, source: ArchivedTopic, copied: Sequence[Ledger], is_further: bool
 ) -> ArchivedTopic:
-    """Add the source's gaps next to copied ledgers.
+    """Add the source's gaps between the copied and the archived ledgers.
 
-    Gaps whose entries the archive has are not added.
+    Gaps whose entries are in the archive are not added.
     """
     ids = [each.id for each in copied if each.entries]
     present = [each for each in before.ledgers if each.entries]
@@ -603,7 +603,7 @@ class PulsarRounds(ArchiveRounds):
 
     def __init__(self) -> None:
         super().__init__()
-        # the last read of each topic folder; removed after the topic was reported
+        # result of the last read of each topic folder; removed after the topic was reported
         self._read: dict[str, _Read] = {}
 
     def read(self, folder: str, spend: Spend | None) -> PartitionLog:

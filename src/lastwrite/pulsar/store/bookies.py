@@ -43,7 +43,7 @@ _JOURNAL_SUFFIX = ".txn"
 _COMPACTED_SUFFIX = ".compacted"
 _LOG_MAGIC, _JOURNAL_MAGIC = b"BKLO", b"BKLG"
 _LOG_HEADER_BYTES = 1024
-_JOURNAL_HEADER_BYTES = 512  # header size of journal version 5 and later; 8 before
+_JOURNAL_HEADER_BYTES = 512  # header size from journal version 5 on; 8 in older versions
 _VERSIONS = {_LOG_MAGIC: (0, 1), _JOURNAL_MAGIC: (1, 6)}
 _TABLE_ROWS = 1 << 14
 _SCRATCH_BYTES = 1 << 20
@@ -62,7 +62,7 @@ class BookieFile:
 
 @dataclass(frozen=True, slots=True)
 class BookieLedger:
-    """The entries of one ledger on bookies: one copy of each, by ascending ids."""
+    """The entries of one ledger on bookies, with one copy of each, by ascending ids."""
 
     ledger: int
     rows: Rows

@@ -270,7 +270,7 @@ class _FetchContext:
         return [self._plan(name, self._completed(name, said.get(name))) for name in sorted(names)]
 
     def unreadable(self, topic: TopicName) -> Iterator[int]:
-        """The topic's ledgers of unknown size, because a file is unreadable."""
+        """The topic's ledgers whose size is unknown, because one of their files is damaged."""
         for problem in self.problems:
             named = named_by(problem.path) if problem.kind is ProblemKind.DAMAGED else None
             if named is not None and (named[0] == topic or (named[0] is None and self.is_of_one)):

@@ -8,12 +8,13 @@
      "damaged": {"80": "91"}, "compacted": {"ledger": 77, "horizon": "10:5"}, "cursor": null,
      "checksum": "8a2e10c4"}
 
-- ``entries``: the least number of entries of a ledger. For a closed ledger it is from the topic's
-  metadata, its offload or the confirmed entries on bookies; for an open one it counts up to the
-  last confirmed entry.
+- ``entries``: the minimum number of entries of each ledger. For a closed ledger it is from the
+  topic's metadata, its offload or the confirmed entries on bookies; for an open one it counts up to
+  the last confirmed entry.
 - ``damaged``: entries beyond ``entries`` that have no intact copy or may not belong to the ledger.
 - ``compacted``: the compacted ledger that the cluster read from, and its horizon.
-- ``cursor``: the cursor's ledger, which has these two, if it could not be read.
+- ``cursor``: the cursor's ledger, if it could not be read. The id and the horizon of the compacted
+  ledger are in its last entry.
 
 Every command checks the folder against this file and reports missing entries as damage. If the
 folder has the topic's own list of ledgers, only the listed ledgers are checked: ledgers deleted by

@@ -57,7 +57,7 @@ from lastwrite.pulsar.store.objects import OffloadWriter, checked_index, find_st
 from lastwrite.pulsar.store.topic import fetched_uuid, partition_of
 from lastwrite.storage import files
 
-_COUNT_BYTES = 1 << 20  # bytes of entries that are collected, then their messages are counted
+_COUNT_BYTES = 1 << 20  # entries of this many bytes are collected before their messages are counted
 
 
 def mirror_folder(archive: str, topic: TopicName) -> str:
@@ -92,7 +92,7 @@ class Mirror:
             parsed = parse_object_name(name)
             if parsed is not None:
                 self._objects.setdefault(parsed[1], []).append(os.path.join(folder, name))
-        if self._objects:  # a killed fetch may have renamed some objects without a sync
+        if self._objects:  # a killed fetch may have renamed objects and not synced the folder
             files.fsync_dir(folder)
 
     @property
@@ -103,7 +103,7 @@ class Mirror:
         return None
 
     def present(self, ledger: int) -> Iterator[tuple[str, int]]:
-        """The ledger's data objects that lack no entry, each with its number of entries."""
+        """The ledger's data objects without missing entries, each with its number of entries."""
         for path, index in self.indexes(ledger):
             last = index.metadata.last_entry
             if last is not None and not index.missing:

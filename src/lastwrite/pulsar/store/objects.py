@@ -220,7 +220,7 @@ class OffloadWriter:
 def find_staged(folder: str) -> list[str]:
     """The temporary files of writers in a topic folder.
 
-    If no writer is active, the writers were killed.
+    If no writer is active, these files are the remains of killed writers.
     """
     names = sorted(os.listdir(folder))
     return [os.path.join(folder, name) for name in names if name.endswith(ASIDE_SUFFIX)]

@@ -45,9 +45,9 @@ _MAGICS = {
 
 
 def kind_of(path: str) -> PulsarFileKind | None:
-    """The kind of the file at ``path`` by its first four bytes.
+    """The kind of the file at ``path``, by its first four bytes.
 
-    None without a file, or for any other file.
+    None if there is no file, or if it is of no such kind.
     """
     if not os.path.isfile(path):
         return None
@@ -99,7 +99,7 @@ def locate(path: str) -> str | None:
 
     Without such a folder, returns ``path`` if topics are below it, otherwise None.
     """
-    if is_address(str(path)):  # a bucket contains only archives
+    if is_address(str(path)):  # a bucket contains archives, but no topic folders
         return None
     whole = os.path.abspath(str(path))
     real = os.path.realpath(whole)

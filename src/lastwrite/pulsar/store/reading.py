@@ -120,8 +120,8 @@ class LedgerReader:
     ) -> list[StoredEntry]:
         """Read at most ``most`` entries and ``most_bytes`` bytes, from number ``first`` on.
 
-        Returns at least one entry if there is one. Entries listed as missing are skipped at the
-        start, and end the read otherwise.
+        Returns at least one entry if there is one. Entries that the index lists as missing are
+        skipped at the start of the read. Later in the read, they end it.
 
         Raises:
             LedgerMoved: the file was replaced or removed.
@@ -274,7 +274,10 @@ class LedgerReader:
 
 
 class PartsReader(LedgerReader):
-    """Reads the entries of a compacted ledger in several parts, numbered from the first part on."""
+    """Reads the entries of a compacted ledger that has several parts.
+
+    The entry numbers continue from part to part.
+    """
 
     def __init__(self, parts: Sequence[Ledger]) -> None:
         self._parts = [LedgerReader(part) for part in parts]

@@ -59,7 +59,7 @@ BLOCK_BYTES = 1 << 20  # the size of a block with its header, unless one entry i
 
 _VERSION = b"1"
 _PART = "compacted"  # file name of each part's data object; each part has a separate folder
-_QUORUM = 2  # a broker's default; unused, since no bookie stores the ledger
+_QUORUM = 2  # a broker's default quorum; it has no effect, since no bookie stores the ledger
 _MISTAKE = "nothing was changed; report this as a bug"
 
 
@@ -157,7 +157,7 @@ class StagedLedger:
     ) -> None:
         """Write the last block and the index, and set the file names in ``result``.
 
-        For a part, ``result`` has only the data file.
+        For a part, only the name of the data file is set.
         """
         if self._filled:
             self._close_block()
@@ -279,9 +279,9 @@ def new_path(folder: str) -> str:
 def owner_of_new(folder: str, source: str | None) -> Ownership:
     """The owner of a new ledger file in the topic folder ``folder``.
 
-    This is the owner of ``source``, the first ledger that was compacted. If ``source`` is in
-    another folder, and the process has no permission to set this owner, the owner of the process
-    stays.
+    This is the owner of ``source``, the first input ledger. If ``source`` is in another folder and
+    the process has no permission to set this owner, the file keeps the user or group of the
+    process.
     """
     if source is None:
         return ownership.of_new(folder)

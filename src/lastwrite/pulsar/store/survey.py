@@ -52,7 +52,7 @@ DATA = 4  # data of a transaction
 _MAGIC = b"LWSV"
 _VERSION = 2
 _HEAD = struct.Struct("<4siqqqqqqqq")
-_RUN, _MARK = 4, 2  # number of columns of a run and of a mark
+_RUN, _MARK = 4, 2  # number of columns in a row of ``runs`` and of ``marks``
 _CHUNK_BYTES = 4 << 20
 _MOST_CHUNK_BYTES = 256 << 20
 _MARK_BYTES = 256 << 10
@@ -176,7 +176,7 @@ def transactions_of(
 
 
 def free(size_bytes: int) -> None:
-    """The default of ``spend``: reading is not limited."""
+    """The default of ``spend``. It does nothing, so reading is not limited."""
 
 
 def survey_of(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
@@ -202,9 +202,9 @@ def survey_of(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
 
 
 def keep_survey(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
-    """The survey of a ledger, as ``survey_of`` returns it.
+    """The survey of a ledger, as from ``survey_of``.
 
-    Stores it beside the ledger if possible.
+    The survey is stored beside the ledger if possible.
     """
     found = survey_of(ledger, spend)
     path = ledger.path + SURVEY_SUFFIX

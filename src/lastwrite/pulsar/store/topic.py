@@ -74,7 +74,8 @@ _FETCH = (
     "archive, from bookies, journals, a bucket or a cluster that still have them"
 )
 _MOST_METADATA_BYTES = 256 << 20
-_REQUESTS_AT_ONCE = 16  # more requests than CPUs, because a request mostly waits for the store
+# Number of parallel requests. It may exceed the CPUs, because a request mostly waits for the store.
+_REQUESTS_AT_ONCE = 16
 
 
 # ---------------------------------------------------------------------- names and paths of topics
@@ -117,7 +118,7 @@ def find_topics(path: str, topic: Topics = None, partition: int | None = None) -
 def topic_names(name: TopicPartition) -> tuple[str, ...]:
     """The accepted names of a topic: ``orders``, ``public/default/orders`` or its URL.
 
-    A partition also has its own names.
+    For a partition, also each of these names with the partition's suffix.
     """
     path = name.topic.removeprefix(SCHEME)
     short = (path.split("/", 2)[2], path, name.topic)
@@ -168,7 +169,7 @@ class Ledger:
         yield from zip(begins, ends, [0, *places], [*places, self.size_bytes], strict=True)
 
     def segment(self, base_offset: int, *, position: int = 0, size: int | None = None) -> Segment:
-        """A byte range of the ledger as a segment for the engine; by default the whole ledger."""
+        """The ledger, or a byte range of it, as a segment for the engine."""
         size = self.size_bytes - position if size is None else size
         return Segment(
             base_offset=base_offset,
@@ -440,8 +441,8 @@ class _Listing:
     def _check_forgotten(self, strays: Sequence[Ledger], ledgers: Sequence[Ledger]) -> None:
         """Report compacted ledgers without a manifest that may be the only copy of raw entries.
 
-        Such a ledger is usually left by a crash of the first compaction. But if the raw ledgers
-        that it was compacted from are gone, it has the only copy of their values.
+        A crash of the first compaction usually leaves such a ledger, whose raw ledgers are still
+        present. If they are gone, the compacted ledger has the only copy of their values.
         """
         here = {ledger.id: ledger for ledger in ledgers}
         for ledger in strays:
@@ -646,8 +647,8 @@ class _ArchivedListing(_Listing):
 def fetched_uuid(name: TopicName, ledger: int, entries: int, stored: int) -> UUID:
     """The uuid in the names of a ledger's fetched objects.
 
-    The uuid depends on ``entries``, the ledger's end, and ``stored``, the number of entries
-    present.
+    The uuid depends on ``entries`` (the ledger's end) and ``stored`` (the number of entries that
+    are present).
     """
     return uuid5(NAMESPACE_URL, f"{name.full}/{ledger}/{entries}/{stored}")
 
@@ -655,8 +656,9 @@ def fetched_uuid(name: TopicName, ledger: int, entries: int, stored: int) -> UUI
 def _newest(name: TopicName, objects: list[Ledger]) -> list[Ledger]:
     """Drop objects of earlier fetches if another object has all their entries.
 
-    A crash may leave several objects of a ledger. A newly fetched object includes the entries
-    stored before. So the fetched object with the most entries has all entries of the other objects.
+    After a crash a ledger may have several objects. A fetch includes the entries of earlier
+    fetches, so only the fetched object with the most entries is needed. It is not needed either if
+    an object from another source has at least as many entries.
     """
     ours = [each for each in objects if each.uuid in _fetched_uuids(name, each)]
     others = [each for each in objects if each not in ours]
@@ -673,7 +675,7 @@ def _fetched_uuids(name: TopicName, ledger: Ledger) -> tuple[UUID, UUID]:
 
 
 def _first_beyond(ledger: int, horizon: Position | None) -> int | None:
-    """The first entry of a ledger beyond the horizon. None if the horizon is in a later ledger."""
+    """The ledger's first entry beyond the horizon. None if the horizon is in a later ledger."""
     if horizon is None or ledger > horizon.ledger:
         return 0
     return horizon.entry + 1 if ledger == horizon.ledger else None

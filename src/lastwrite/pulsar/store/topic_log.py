@@ -313,7 +313,7 @@ def record_count(log: PartitionLog, compacted: CompactionManifest | None) -> int
 
 
 def has_parts(log: PartitionLog, compacted: CompactionManifest | None) -> bool:
-    """Whether the log may have chunks other than the last chunk of a message."""
+    """Whether the log may contain messages that were sent in several chunks."""
     told = (_summary_of(log, segment, compacted) for segment in log.segments)
     return any(found is not None and found.parts for found in told)
 
@@ -353,7 +353,7 @@ def is_of_compacted(log: PartitionLog, segment: Segment) -> bool:
 
 
 class OffloadIndexChecker:
-    """Compares the blocks of the index with the entries of a piece."""
+    """Checks that the blocks of the index begin where entries of the scanned piece begin."""
 
     def __init__(self, piece: ScanRange) -> None:
         index = IndexObject.decode(piece.index) if piece.index else read_index(piece.path)
@@ -366,9 +366,9 @@ class OffloadIndexChecker:
         self._firsts = np.array([block.first_entry for block in blocks], dtype=np.int64)
 
     def check(self, table: BatchTable, shift: int) -> None:
-        """Check the next entries.
+        """Check the blocks that begin in the next entries.
 
-        An entry's position in the object is its origin in ``table`` plus ``shift``.
+        The position of an entry in the object is its origin in ``table`` plus ``shift``.
 
         Raises:
             CorruptLog: no entry, or another entry, begins at a position of the index.

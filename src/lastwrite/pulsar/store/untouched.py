@@ -23,10 +23,11 @@ _OWN: Final = "written by Lastwrite"
 
 
 def list_untouched(folder: str, copy: str | None) -> list[UntouchedFile]:
-    """The files of a topic folder that compaction does not recognize.
+    """The files of a topic folder that compaction ignores or that the topic's copy lacks.
 
-    With ``copy``, the folder of a copy, all files that are missing in the copy. If the copy has no
-    file, the topic was not copied, and the result is empty.
+    Without ``copy``, these are the unknown files. With ``copy``, the folder of the topic's copy,
+    these are all files that the copy lacks. If ``copy`` has no files, the topic was not copied, and
+    the result is empty.
 
     Raises:
         LogError: a folder cannot be listed.

@@ -89,9 +89,9 @@ class TopicView:
                 raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
 
     def backlog_at(self, offset: int) -> tuple[LedgerReader | None, int]:
-        """The first backlog entry from ``offset`` on, as a ledger's reader and a number.
+        """The first backlog entry at or after ``offset``, as a ledger's reader and an entry number.
 
-        (None, 0) if there is none.
+        (None, 0) if there is no such entry.
         """
         wanted = Position.of(max(offset, 0))
         for reader in self.backlog[bisect_left(self.backlog, wanted.ledger, key=_ledger_id) :]:
