@@ -1,4 +1,4 @@
-"""Gaps of an archive: records lost between two fetches, and accepted as lost by ``--accept-gap``.
+"""Gaps of an archive: records lost between two fetches, whose loss ``--accept-gap`` allowed.
 
 The manifest of a partition records its gaps. Each command that reads the partition reports them.
 """

@@ -57,10 +57,10 @@ from lastwrite.storage.objects.store import ObjectInfo, ObjectStore, Version
 MANIFEST = "manifest.json"
 DATA, ROUNDS = "data/", "rounds/"
 RENEW_MS = 600_000  # ms between renewals of a journal
-BUSY_MS = 2 * RENEW_MS  # ms; a round is refused while another has a younger journal
-ABANDONED_MS = 86_400_000  # ms; a round counts as dead if its journal is older
+BUSY_MS = 2 * RENEW_MS  # ms; no round starts while another round has a journal younger than this
+ABANDONED_MS = 86_400_000  # ms; a round counts as dead if its journal is older than this
 GRACE_MS = 3_600_000  # ms for which the objects of a replaced manifest are kept for readers
-PINNED_MS = 2 * GRACE_MS  # ms; a reader with an older pin counts as dead
+PINNED_MS = 2 * GRACE_MS  # ms; a reader counts as dead if its pin is older than this
 _PIN, _CLOCK = "pin-", "clock-"
 # limits of the cache of manifests: age in seconds, number of manifests, bytes of a manifest
 _JUST_S, _JUST_READ, _JUST_BYTES = 60.0, 4096, 16 << 10
@@ -273,7 +273,7 @@ class PartitionStore:
     def expired(self, seen: VersionedManifest, now_ms: int, grace_ms: int) -> list[Unused]:
         """The objects that have been unused for ``grace_ms``.
 
-        Readers of an earlier manifest may still need (pin) some of them.
+        Some of them may be pinned by readers of an earlier manifest.
         """
         return [
             each
@@ -287,9 +287,9 @@ class PartitionStore:
         return _unpinned(old, self.pins(), now_ms) if old else []
 
     def pins(self) -> list[ObjectInfo]:
-        """The pins: notes by which readers keep a manifest's objects.
+        """The pins, small objects by which readers prevent the deletion of a manifest's objects.
 
-        A pin's reader may have died since.
+        The reader that wrote a pin may have ended without deleting it.
         """
         return list(self.store.list(self.key(f"{ROUNDS}{_PIN}")))
 
@@ -331,7 +331,7 @@ class PartitionStore:
 
         Raises:
             CommitConflict: another round has committed first. This round's objects are deleted.
-            RemoteFailed: the store does not confirm the write, or refuses it.
+            RemoteFailed: the store does not confirm the write, or rejects it.
         """
         try:
             return self._commit(transaction, manifest, keeps_journal)
@@ -398,7 +398,9 @@ class PartitionStore:
 
     @contextlib.contextmanager
     def abort_on_error(self, transaction: WriteTransaction) -> Iterator[None]:
-        """A context that deletes the round's objects if it fails. Do not commit inside."""
+        """A context that deletes the round's objects after an error. Do not commit inside the
+        context.
+        """
         try:
             yield
         except BaseException:
@@ -718,7 +720,10 @@ def _order(note: ObjectInfo) -> tuple[int, str]:
 
 
 def _has_died(journal: Journal) -> bool:
-    """Whether a round has ended, or its process has. False if it ran on another machine."""
+    """Whether a round, or the process that ran it, has ended.
+
+    False if it ran on another machine, because the process id cannot be checked there.
+    """
     if journal.writer == _writer():
         return journal.round not in _running
     host, _, pid = journal.writer.rpartition(" ")[2].rpartition(":")
@@ -739,7 +744,7 @@ def _token(current: VersionedManifest) -> str:
 
 
 def _since_ms(unused: Unused, current: VersionedManifest) -> int:
-    """The time from which on an object was unused, by the store's clock. 0 if unknown.
+    """The time at which an object became unused, by the store's clock. 0 if unknown.
 
     If the current manifest replaced the object, this is the time when that manifest was written.
     """

@@ -207,7 +207,8 @@ class ArchiveRounds:
 
         Args:
             folders: the addresses of the partitions, by names that the caller chooses.
-            of: reads a partition's log by ``now``, and returns the argument ``of`` of ``begin``.
+            of: a function that reads a partition's log by ``now``, and returns the value to pass to
+                ``begin`` as ``of``.
 
         Raises:
             RemoteFailed: the store does not respond.
@@ -349,7 +350,7 @@ def delete_replaced_objects(
 
 
 def reject_damaged(log: PartitionLog, to: str) -> None:
-    """Refuse to copy a damaged or unsupported log into an archive.
+    """Check that a log may be copied into an archive.
 
     Raises:
         CorruptLog: the log is damaged, so it is omitted from the archive ``to``.

@@ -59,7 +59,7 @@ def setting(
 
 
 class SettingsTable:
-    """A table of settings. A subclass lists upstream settings that have no effect here."""
+    """A table of settings. A subclass may list upstream settings that are valid without effect."""
 
     __slots__ = ()
 
@@ -79,7 +79,7 @@ class SettingsTable:
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Whether upstream has a setting ``name`` that is accepted but has no effect."""
+        """Whether ``name`` is an upstream setting that is valid here but has no effect."""
         return False
 
     @classmethod

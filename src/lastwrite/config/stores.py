@@ -57,7 +57,7 @@ class StoreConfig(SettingsTable):
     endpoint: str = setting("", "storage.endpoint", parse=_endpoint)
     # region of the bucket
     region: str = setting("", "storage.region")
-    # whether the bucket is in the path of a request; false: in the host name
+    # whether the bucket is in the path of a request; otherwise it is in the host name
     path_style: bool = setting(True, "storage.pathStyle")
     # whether requests without TLS are allowed
     allow_http: bool = setting(False, "storage.allowHttp")

@@ -85,7 +85,7 @@ class SystemSettings(ABC):
 
 
 def no_topics_of_kafka(system: str, sources: SettingSources) -> None:
-    """Refuse options that apply only to Kafka's topics.
+    """Check that no option is given that applies only to Kafka's topics.
 
     Raises:
         InvalidConfig: an override, or a cluster's metadata, is given.

@@ -3,8 +3,8 @@
 A call through Python costs 5 to 15 µs, in addition to the 10 to 50 µs that a library needs for a
 small batch. The extension modules of the packages ``lz4`` and ``zstandard`` export the functions of
 these libraries. If a package does not export the functions of its codec, their addresses in
-``Contexts.words`` are 0, and the codec's kernels refuse all data. ``compression`` then processes
-each batch separately.
+``Contexts.words`` are 0, and the codec's kernels return REFUSED for all data. ``compression`` then
+processes each batch separately.
 
 Source: zstd 1.5 ``zstd.h``; lz4 1.9 ``lz4frame.h``.
 """

@@ -49,7 +49,7 @@ _LZ4_COMMON_HEADER = LZ4_MAGIC + bytes.fromhex("604082")
 
 # The frame header that Kafka writes: no content size, no checksum, no dictionary.
 _ZSTD_COMMON_HEADER = bytes.fromhex("28b52ffd00")
-_ZSTD_WINDOW_BYTES = 8 << 20  # largest zstd window that is accepted; level 3 uses 2 MiB
+_ZSTD_WINDOW_BYTES = 8 << 20  # largest zstd window that is supported; level 3 uses 2 MiB
 
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _GZIP_WINDOW = 31  # zlib's value for a 32 KiB window with gzip header and trailer
@@ -104,7 +104,8 @@ def decompress_into(codec: Codec, data: Buffer, out: npt.NDArray[np.uint8]) -> i
         OutputTooSmall: the output does not fit ``out``.
         CorruptLog: the data violates its framing, or bytes follow its end; positions are in
             ``data``.
-        UnsupportedFormat: valid lz4 that Kafka refuses: dependent blocks, a dictionary.
+        UnsupportedFormat: the lz4 frame has dependent blocks or a dictionary, which Kafka does not
+            support.
     """
     view = memoryview(data)
     if codec is Codec.NONE:
@@ -295,7 +296,7 @@ def _decompress_gzip(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
     try:
         return _decoded(Codec.GZIP, cramjam.gzip.decompress_into, data, out)
     except CorruptLog:
-        pass  # decode member by member, because cramjam refuses bytes after a member
+        pass  # decode member by member, because cramjam fails if other bytes follow a member
     size = 0
     while True:
         member = zlib.decompressobj(_GZIP_WINDOW)

@@ -98,7 +98,8 @@ def layout(table: type[Any], *, byte_order: str, size: int) -> Layout:
     """Convert the annotations of ``table`` to a ``Layout``; ``byte_order`` is ">" or "<".
 
     Raises:
-        TypeError: the positions, types and size do not fit: a bug in the source code.
+        TypeError: the positions, types and size contradict each other, which is a bug in the source
+            code.
     """
     if byte_order not in (">", "<"):
         raise TypeError(f"{table.__name__}: byte order {byte_order!r}")

@@ -1,4 +1,4 @@
-"""Kernels for common LZ4 frames, which decode themselves and compress with the library's function.
+"""Kernels that decode common LZ4 frames, and compress them with the library's function.
 
 A kernel can process all batches of a chunk in one call. A common frame is one that Kafka itself
 writes: independent blocks of at most 64 KiB, no checksums, no content size. A block is a list of

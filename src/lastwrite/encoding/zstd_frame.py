@@ -1,4 +1,4 @@
-"""Kernels for common Zstandard frames, which call the library's functions.
+"""Kernels that decode and compress common Zstandard frames with the library's functions.
 
 A kernel can process all batches of a chunk in one call. A common frame is one that Kafka's clients
 write: no content size, no checksum, no dictionary.
@@ -54,8 +54,8 @@ def decode_frame(library, source, at, end, target, to, room):
         return np.int64(REFUSED)
     if load8(source, at + 4) != 0 or load8(source, at + 5) > np.uint64(_GREATEST_WINDOW):
         return np.int64(REFUSED)
-    # Check what the library's function does not: it accepts further frames after this one, and
-    # blocks larger than the window.
+    # These checks are needed, because the library's function accepts further frames after this one,
+    # and blocks larger than the window.
     window = np.int64(load8(source, at + 5))
     most = (8 + (window & 7)) << 7 + (window >> 3)
     block = at + 6

@@ -51,7 +51,10 @@ def account_round(partition: RewrittenPartition) -> PartitionReport:
 
 
 def _segments_of(parts: Sequence[SegmentOutput]) -> int:
-    """The number of new segments that replace a run of old segments. ``parts`` are their parts."""
+    """The number of new segments that replace a run of old segments.
+
+    ``parts`` are the staged parts of these new segments.
+    """
     further = sum(len(part.more_outputs) for part in parts)
     # in an archive, each part stays a separate segment
     if any(part.stored is not None for part in parts):

@@ -1,7 +1,7 @@
 """Arrays that a worker reuses for all units of a task.
 
 The first use of memory causes a page fault per 4 KB. For a partition of 1 MB, these faults take
-more time than its records.
+longer than processing its records.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Read a piece of a log in chunks of complete batches.
 
 A worker reads into one buffer repeatedly, so that a chunk is still in the processor's cache when
-its records are visited. The buffer grows only for a batch that is larger than the buffer. The
-buffer does not grow for a damaged length that reaches beyond the piece.
+its records are visited. The buffer grows only for a batch that is larger than the buffer. If a
+damaged length field makes a batch exceed the piece, the buffer does not grow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from lastwrite.storage.throttle import spender
 
 
 class BatchWindow(NamedTuple):
-    """Complete batches in a buffer. ``shift`` plus a batch's ``origin`` is its file position."""
+    """Complete batches in a buffer. ``shift`` plus a batch's ``origin`` is the batch's file
+    position.
+    """
 
     buffer: ByteArray
     table: BatchTable

@@ -237,7 +237,7 @@ def _account_backlog(
     context: Context, report: PartitionReport, log: PartitionLog, horizon: int
 ) -> None:
     options = context.options
-    # After an error the report has no backlog: another program has changed the log since the
-    # commit.
+    # If the backlog cannot be read, the report has none. An error here means that another program
+    # has changed the log since the commit.
     with contextlib.suppress(LogError, OSError):
         report.backlog = context.system.backlog(log, horizon, options.config, options.now_ms)

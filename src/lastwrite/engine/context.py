@@ -34,7 +34,7 @@ class Exchange(Protocol):
 
     An entry describes one record with a key. A loser is a record with a later write of its key.
 
-    ``elect`` and ``rewrite`` refer to the last call of ``scan``.
+    ``elect`` and ``rewrite`` process the results of the last call of ``scan``.
     """
 
     @property

@@ -1,8 +1,8 @@
 """Stage three, elect: find superseded entries in some buckets of one partition.
 
-A task maps the scratch files with its buckets' entries. It finds the *losers*, the entries whose
-key has a later write, and marks them in the mapped state files of the pieces. A unit has about
-``slice_bytes`` of entries; a larger bucket is a unit of its own.
+A task maps into memory the scratch files that contain the entries of its buckets. It finds the
+*losers*, the entries whose key has a later write, and marks them in the mapped state files of the
+pieces. A unit has about ``slice_bytes`` of entries; a larger bucket is a unit of its own.
 
 A page fault maps 64 KiB of a cached file around the touched byte, and mapped pages count as this
 process's memory. If many short ranges were mapped, they would count many times their size. Short
@@ -23,7 +23,7 @@ from lastwrite.model.policy import Strategy
 from lastwrite.model.work import Block, ElectionResult, ElectUnit, Limits
 from lastwrite.storage.scratch import PAGE_BYTES, ScratchMap
 
-# maximum number of bytes that the system maps around a range, before and after it
+# maximum number of bytes that the operating system maps before and after a range, together
 _AROUND_BYTES = 128 << 10
 
 NO_KEYS: tuple[Int64Array, ByteArray] = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8)
@@ -117,7 +117,8 @@ def tally(
     lost_last = []
     for piece, last, lost in zip(pieces, last_records, losers, strict=True):
         by_piece[piece] = by_piece.get(piece, 0) + len(lost)
-        # The log's last record can lose only if versions, not offsets, decide.
+        # The log's last record can be superseded only if the strategy compares versions, not
+        # offsets.
         if strategy.has_versions and np.any(lost == last):
             lost_last.append(piece)
     return ElectionResult(partition, winners, by_piece, tuple(lost_last))

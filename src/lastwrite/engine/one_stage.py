@@ -68,13 +68,14 @@ def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | FinishedPar
     system, options = context.system, context.options
     if not open or not context.exchange.one_stage_bytes:
         return False
-    # Two cases need separate stages. Scans for later rounds are read from the exchange, which this
-    # stage does not use. A worker imports the system by its name, so it cannot get a wrapped
-    # system.
+    # Two cases need separate stages. If scans are stored for later rounds, they are read from the
+    # exchange, which a single stage does not use. If ``system`` is a wrapper, a worker would not
+    # use it, because workers import the system by its name.
     if options.keep_scans or type(system) is not type(system_named(system.name)):
         return False
     # Copies, and systems with ``begin_writing``, also need separate stages. Before the rewrite, the
-    # driver prepares the partitions that will be written. Only the election determines them.
+    # driver must prepare the partitions that will be written, and these are known only after the
+    # election.
     if context.writes and (
         options.to is not None or any(system.starts_writing(each.log, None) for each in open)
     ):

@@ -40,7 +40,8 @@ class PartitionPlan:
     log: PartitionLog
     decision: Decision
     pieces: Sequence[ScanRange]
-    # transactions from the log's transaction index, or from the log if the index is wrong
+    # aborted transactions, from the log's transaction index, or from the log's markers if the index
+    # is wrong
     aborted: Sequence[AbortedTransaction]
     bits: int  # number of fingerprint bits that choose a key's bucket
     secret: bytes = field(repr=False)
@@ -94,7 +95,7 @@ class RewrittenPartition:
 class FinishedPartition:
     """A partition that the round does not clean.
 
-    No round is due, or the partition is damaged or failed.
+    Either no round is due, or the partition is damaged, or an error stopped the work on it.
     """
 
     started: float
@@ -117,9 +118,9 @@ def advance(
     wave: Sequence[A | FinishedPartition],
     step: Callable[[Sequence[A]], Sequence[B | FinishedPartition]],
 ) -> list[B | FinishedPartition]:
-    """Run ``step`` on all open partitions of a wave together.
+    """Run ``step`` once, with all partitions of a wave that are not finished.
 
-    The order of the wave stays the same.
+    The results are in the order of the wave.
     """
     answers = iter(step([each for each in wave if not isinstance(each, FinishedPartition)]))
     return [each if isinstance(each, FinishedPartition) else next(answers) for each in wave]
@@ -128,7 +129,7 @@ def advance(
 def by_partition(
     answers: Iterable[R | FailedUnit[Any]],
 ) -> tuple[Mapping[int, list[R]], Mapping[int, Exception]]:
-    """A step's results and the error of its first failed unit, each by partition number."""
+    """A step's results, and the error of the first unit that failed, each by partition number."""
     results: dict[int, list[R]] = defaultdict(list)
     errors: dict[int, Exception] = {}
     for answer in answers:

@@ -18,7 +18,8 @@ _LEAST_SHARED_BYTES = 4 << 20
 def piece_bytes_of(limits: Limits, log_bytes: int, records: int) -> int:
     """The largest size of a piece, in bytes, for a log with about ``records`` records.
 
-    Small or well compressed records get smaller pieces, because state arrays grow with the records.
+    Small or well compressed records get smaller pieces, because state arrays grow with the number
+    of records.
     """
     return max(
         _LEAST_PIECE_BYTES,
@@ -38,8 +39,10 @@ def cut_into_pieces(
     cached: CachedLog | None = None,
     piece_bytes: int = _PIECE_BYTES,
 ) -> list[ScanRange]:
-    """Split every segment at batch borders. Pieces of segments at or above offset ``end`` are only
-    checked.
+    """Split every segment at batch borders.
+
+    Segments with a base offset of ``end`` or more are outside the round's range. Their pieces are
+    only checked.
     """
     pieces: list[ScanRange] = []
     for n, segment in enumerate(log.segments):

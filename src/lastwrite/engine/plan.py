@@ -69,8 +69,8 @@ def _read(context: Context, folder: str) -> PartitionLog:
         system.recover(folder)
     log = system.judged(system.read(folder, spender(context.limits.reading)), config)
     if log.open_as is not None and context.options.to is not None:
-        # A copy of a log that is in use ends before open transactions: it never gets their end
-        # markers.
+        # If a broker has the log open, the copy ends before open transactions, because the copy
+        # would never get the markers that end them.
         return system.read_below(folder, log.last_stable_offset)
     return log
 

@@ -1,9 +1,9 @@
 """Step four, rewrite: copy the surviving records into a new, staged segment.
 
-A task rewrites the pieces of one new segment, or some of them if the segment is large. For each
-chunk, the rules decide by the record states that the election has set. The format then removes the
-dropped records, and the result is appended. Without a folder nothing is written, but the sizes are
-still computed, so ``plan`` reports exact sizes.
+A task rewrites the pieces that become one new segment, or some of these pieces if the segment is
+large. For each chunk, the rules decide by the record states that the election has set. The format
+then removes the dropped records, and the result is appended. Without a folder nothing is written,
+but the sizes are still computed, so ``plan`` reports exact sizes.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def rewrite(
 ) -> SegmentOutput:
     """Rewrite the unit's pieces.
 
-    ``states`` has the record states by piece; None reads them from scratch files. The units of a
-    task share ``buffers``. Errors are part of the result, so that the work on other partitions
+    ``states`` has the record states by piece. None means that they are in scratch files. The units
+    of a task share ``buffers``. Errors are part of the result, so that the work on other partitions
     continues. The output is not synced: see ``fsync_outputs``.
     """
     result = SegmentOutput(unit.partition, unit.group, unit.part)
@@ -181,8 +181,8 @@ class _Rewriter:
             left.next_offset = int(rows[-1, ROW_NEXT_OFFSET])
         left.records += kept
         left.batches += len(rows)
-        # Check that only records with state 0 stay. These always stay, so ``kept`` is larger than
-        # their number if any other record stays.
+        # Check that only records with state 0 stay. Records with state 0 always stay, so ``kept``
+        # exceeds their number if another record stays too.
         all_plain = kept == len(states) - int(np.count_nonzero(states))
         if left.is_plain and len(rows):
             _, fewest, _, flags = sums_of(table[actions != DROP])

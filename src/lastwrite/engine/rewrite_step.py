@@ -35,7 +35,7 @@ def rewrite_partitions(
 ) -> list[RewrittenPartition | FinishedPartition]:
     """Stage the new segments of partitions, or measure them in a dry run.
 
-    A damaged piece finishes its partition.
+    A partition with a damaged piece is not processed further.
     """
     chosen = [_choose_runs(context, each) for each in partitions]
     costs = [

@@ -35,7 +35,7 @@ from lastwrite.reports.settings import OverriddenSetting
 # bytes of logs in a full wave; with more than 64 workers, a wave has 1 GiB per worker
 _WAVE_BYTES = 64 << 30
 _WAVE_PARTITIONS = 4096
-# minimum number of partitions in a wave for two workers, because starting a stage takes 40 ms
+# minimum number of partitions in a wave per two workers, because starting a stage takes 40 ms
 _FEW_PARTITIONS = 256
 _NO_MORE: list[PartitionPlan | FinishedPartition] = []
 

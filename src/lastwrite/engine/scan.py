@@ -44,7 +44,8 @@ from lastwrite.storage.problems import problem_of
 
 _MOST_NOTES = 100  # maximum number of problems in a piece's report
 _SAMPLE_SHARE = 16  # 1/16 of the buckets is the sample that shows whether keys repeat in a block
-# number of entries; in a smaller block, sampling would cost as much as electing
+# least number of entries of a block that is sampled; in a smaller block, sampling would cost as
+# much as an election
 _LEAST_SAMPLED = 4096
 
 
@@ -224,7 +225,7 @@ class _Scanner:
         self._find_keyless(run, table, ordinal, in_run, result)
 
     def _judge(self, table: BatchTable, states: ByteArray, file_ms: int, result: PieceScan) -> None:
-        """Count the changes of batches that do not depend on the election."""
+        """Count the batches that change regardless of the election's result."""
         counts = np.zeros(len(Verdict), dtype=np.int64)
         with step("judge"):
             result.changed_batches += judge(
@@ -298,7 +299,7 @@ class _Scanner:
     def _flush(self, result: PieceScan) -> None:
         """Sort the entries by bucket, and pass the block to ``hand_on``.
 
-        If many keys repeat, superseded entries are marked and dropped before.
+        If many keys repeat, superseded entries are marked and dropped first.
         """
         count, self._filled = self._filled, 0
         if not count:

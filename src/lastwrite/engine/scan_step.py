@@ -38,7 +38,7 @@ def scan_partitions(
 ) -> list[ScannedPartition | FinishedPartition]:
     """Scan partitions.
 
-    Finishes damaged partitions, and those with too many records without a key.
+    A partition that is damaged, or has too many records without a key, is not processed further.
     """
     wave = scan_pieces(context, plans)
     return advance(wave, lambda open: [_count_records(context, each) for each in open])
@@ -49,7 +49,7 @@ def scan_pieces(
 ) -> list[ScannedPartition | FinishedPartition]:
     """Scan the pieces of partitions.
 
-    Finishes partitions that are damaged or whose transaction markers are inconsistent.
+    A partition that is damaged, or has inconsistent transaction markers, is not processed further.
     """
     wave = _scan_once(context, plans)
     if any(_contradicts(each) for each in wave):
@@ -141,7 +141,8 @@ def scan_unit(context: Context, plan: PartitionPlan, pieces: Sequence[ScanRange]
 def policy_of(policy: Policy, pieces: Sequence[ScanRange]) -> Policy:
     """The policy for a unit of work.
 
-    It contains only the producers whose last batch is in ``pieces``. This keeps units small.
+    To keep the unit small, the policy contains only the producers whose last batch is in
+    ``pieces``.
     """
     # ``pieces`` is empty for a group of empty segments
     if not pieces or not len(policy.last_offsets):
@@ -157,7 +158,8 @@ def _scanned(
 ) -> ScannedPartition | FinishedPartition:
     """The partition with its scan results.
 
-    It is finished instead if a piece is damaged or has an unsupported format.
+
+    A ``FinishedPartition`` is returned instead if a piece is damaged or has an unsupported format.
     """
     problems = [*_falling_offsets(plan.pieces, scans, remedy)]
     problems += [scan.problem for scan in scans if scan.problem is not None]
@@ -203,7 +205,10 @@ def _falling_offsets(
 def _count_records(
     context: Context, partition: ScannedPartition
 ) -> ScannedPartition | FinishedPartition:
-    """Add record counts to the report. Finishes the partition if too many records have no key."""
+    """Add record counts to the report.
+
+    A partition in which too many records have no key is not processed further.
+    """
     plan = partition.plan
     records = sum(scan.records for scan in partition.scans)
     report = structs.replace(partition.report, records_before=records, records_after=records)

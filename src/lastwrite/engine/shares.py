@@ -28,8 +28,8 @@ class Shares:
 
     ``costs`` has the cost of each new segment. If whole segments give nearly equal shares, none is
     split. Otherwise shares are filled one after another. A segment that crosses the end of a share
-    is split there, at a piece, and its parts are joined later. Shares are filled from a segment's
-    end, because joining copies all parts except the first.
+    is split there, between two pieces, and its parts are joined later. Shares are filled from a
+    segment's end, because joining copies all parts except the first.
     """
 
     def __init__(self, costs: Sequence[int], workers: int) -> None:
@@ -62,7 +62,7 @@ class Shares:
 
 
 def _longest(costs: Sequence[int], workers: int) -> int:
-    """The load of the busiest worker, if free workers always get the costliest segment left."""
+    """The busiest worker's load, if a free worker always gets the costliest remaining segment."""
     loads = [0] * workers
     for cost in sorted(costs, reverse=True):
         heapq.heapreplace(loads, loads[0] + cost)

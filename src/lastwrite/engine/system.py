@@ -101,7 +101,8 @@ class Decision:
     reason: str | None  # why the partition is skipped; None if it is cleaned
     policy: Policy
     remedy: str | None = None  # what to configure so that the partition is cleaned
-    # whether too little is dirty is the only reason; a round for expired deletes can then run
+    # whether the only reason is that too little of the log is dirty; a round for expired deletes
+    # can then run
     is_at_rest: bool = False
     # why the daemon skips the partition, although a round on request would run
     waits: str | None = None
@@ -239,7 +240,7 @@ class LogStore(ABC):
     # whether a round writes all cleaned records to one new segment
     makes_one_segment: bool = False
     damage_remedy: str  # the remedy for a damaged file of records
-    # whether ``compact --to`` accepts a log that a broker has open
+    # whether ``compact --to`` can copy a log that a broker has open
     copies_beside_a_broker: bool = True
 
     @abstractmethod
@@ -272,7 +273,10 @@ class LogStore(ABC):
         return self.read(folder)
 
     def judged(self, log: PartitionLog, config: Config, /) -> PartitionLog:
-        """The log with additional problems that depend on its settings; by default none."""
+        """The log, with the problems added that depend on its settings.
+
+        By default, none is added.
+        """
         return log
 
     def check_unmoved(self, log: PartitionLog, /) -> None:
@@ -286,7 +290,7 @@ class LogStore(ABC):
     @abstractmethod
     def cut(self, log: PartitionLog, segment: int, piece_bytes: int, /) -> list[int]:
         """The positions at which a segment is split into pieces of about ``piece_bytes``, including
-        its start and end.
+        the segment's start and end.
         """
 
     def aborted_by_log(self, log: PartitionLog, /) -> tuple[AbortedTransaction, ...]:
@@ -400,9 +404,10 @@ class System(PartitionLocator, SystemSettings, Rules, LogStore):
     """
 
     name: str
-    # a large kernel of scans; a round reports that kernels are being compiled if this one is not
+    # a large kernel that scans use; if it is not compiled yet, a round reports that kernels are
+    # being compiled
     scan_kernel: str
-    notes: QuarantineFile  # the file in which the daemon stores set-aside partitions
+    notes: QuarantineFile  # the file in which the daemon lists quarantined partitions
     look_ms: int = 15_000  # default time that the daemon waits if no round is due
 
 

@@ -68,8 +68,8 @@ TIME_SHIFT = 2
 IS_SINGLE = 2  # the record is not in a batch: at equal times it counts as newer
 IS_DELETE = 1
 
-# A record's version under GROUPS: an even number per larger record, 0 for none, plus this bit on
-# all parts except the last.
+# Under GROUPS, a record's version is an even number that identifies its larger record, or 0 if it
+# is in none. All parts of a larger record except the last add this bit.
 IN_GROUP = 1
 
 # Actions on a batch, chosen by the rules and applied by the format.

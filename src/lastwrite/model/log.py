@@ -124,7 +124,7 @@ class ProblemKind(StrEnum):
     """The kinds of problems that are found while reading a log."""
 
     DAMAGED = "damaged"  # bytes violate their format
-    # a valid format that this release does not support: the partition is skipped
+    # a valid format that this release does not support; the partition is skipped
     UNSUPPORTED = "unsupported"
     # a note: traces of a crash; the log was read as a broker would recover it
     RECOVERED = "recovered"
@@ -132,8 +132,8 @@ class ProblemKind(StrEnum):
     KEPT = "kept"
     # a note: a broker has the log open, so it was read only up to some offset
     OPEN = "open"
-    # a note about offsets that are in no segment. Either the user accepted their loss, or
-    # compaction may have removed them.
+    # a note about offsets that are in no segment; the user accepted their loss, or compaction may
+    # have removed them
     GAP = "gap"
 
 

@@ -371,7 +371,7 @@ class SegmentOutput:
     time_index_path: str = ""
     transaction_index_path: str = ""  # empty if the new segment has no such index
     largest_timestamp_ms: int = -1  # largest timestamp of the batches; -1 if there is none
-    # the segments after this one, if offsets are too far from its base for a single segment
+    # further new segments, if offsets are too far from this segment's base
     more_outputs: tuple[SegmentOutput, ...] = ()
     base_offset: int = -1
     # whether no record is left, and the system has no segments without records

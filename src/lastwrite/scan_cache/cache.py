@@ -51,7 +51,9 @@ LEAST_SEGMENT_BYTES = 1 << 20  # scanning a smaller segment is cheaper than a ca
 # times too large. A segment whose cached scan has fewer bits is scanned again.
 _MOST_COARSE_BITS = 2
 _AT_ONCE = 16  # requests in parallel, because each mostly waits for the store
-_LEAST_FILLED = 4  # least ratio of the size of the entries to the size of the tables of bucket ends
+# a scan in several blocks is cached only if its entries take at least this many times the bytes of
+# the tables of bucket ends
+_LEAST_FILLED = 4
 
 
 @dataclass(slots=True)
@@ -62,9 +64,9 @@ class PartitionCache:
     secret: bytes = field(repr=False)
     is_new: bool  # whether nothing is cached and the secret is new
     bits: int
-    # by segment index: identity of the segments that may be cached
+    # identities of the segments that may be cached, by segment index
     before: dict[int, SegmentIdentity]
-    # by segment index: the cached scans
+    # the cached scans, by segment index
     segments: dict[int, CachedSegment] = field(default_factory=dict)
     is_archived: bool = False  # whether scans are stored as objects that the manifest lists
 
@@ -96,8 +98,8 @@ def open_log(log: PartitionLog, end: int, bits: int) -> PartitionCache | None:
 
     None if they are not worth reading.
 
-    ``bits`` is the number of bucket bits that the round would choose. The round must use the bits
-    and the secret of the result.
+    ``bits`` is the number of bucket bits that the round would choose without cached scans. The
+    round must use the bits and the secret of the result.
     """
     before = {
         n: files.identity_of(segment.path)
@@ -163,9 +165,10 @@ class RoundScanCache:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._opened: dict[int, PartitionCache] = {}  # by the partition's number in its wave
+        # open caches, by the partition's number in its wave
+        self._opened: dict[int, PartitionCache] = {}
         self._written: dict[int, list[tuple[WriteUnit, str | FailedUnit[WriteUnit]]]] = {}
-        self._secrets: dict[str, bytes | None] = {}  # by address of the archive
+        self._secrets: dict[str, bytes | None] = {}  # secrets of archives, by the archive's address
 
     def open(
         self, context: Context, number: int, log: PartitionLog, decision: Decision, bits: int

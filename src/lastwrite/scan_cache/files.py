@@ -80,7 +80,7 @@ def write_secret(folder: str, secret: bytes) -> None:
     """Write the secret, readable only by its owner.
 
     Raises:
-        LogError: the file cannot be read or written.
+        LogError: the secret cannot be written.
     """
     path = os.path.join(folder, _SECRET)
     staged = f"{path}.{uuid.uuid4().hex[:12]}{_TEMPORARY}"
@@ -144,7 +144,7 @@ class CacheWriter:
     When used as a context manager, it removes an unfinished file.
 
     Raises:
-        LogError: a file cannot be read or written. All methods may raise it.
+        LogError: a file operation fails, here and in all methods.
     """
 
     def __init__(self, log_path: str) -> None:
@@ -200,7 +200,7 @@ def install(path: str, log_path: str, identity: SegmentIdentity) -> None:
     """Give a complete cache file the segment's identity and its final name.
 
     Raises:
-        LogError: the file cannot be read or written.
+        LogError: the file cannot be written or renamed.
     """
     with _changing("stamp", path), open(path, "r+b", buffering=0) as file:
         header = layout.decode_header(file.read(layout.HEADER.size), path)
@@ -218,7 +218,7 @@ def sweep(folder: str, bases: Collection[int], *, is_all: bool = False) -> None:
     With ``is_all``, delete the cache files of all other segments instead.
 
     Raises:
-        LogError: the file cannot be read or written.
+        LogError: a file cannot be deleted.
     """
     for name in sorted(os.listdir(folder)):
         found = _OURS.fullmatch(name)

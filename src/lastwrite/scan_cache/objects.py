@@ -72,7 +72,7 @@ def _key(secret: bytes, use: bytes) -> bytes:
 
 
 def identity_of(log_bytes: int) -> SegmentIdentity:
-    """The identity of a segment in an archive, which is only its size."""
+    """The identity of an archived segment, which consists only of the segment's size."""
     return SegmentIdentity((log_bytes, -1, -1, -1), NO_FILE, NO_FILE)
 
 
@@ -190,7 +190,7 @@ class CacheObjectWriter:
     When used as a context manager, it removes an unfinished object.
 
     Raises:
-        LogError: the object cannot be written. All methods may raise it.
+        LogError: the object cannot be written, here and in all methods.
     """
 
     def __init__(self, address: str, secret: bytes, stores: StoreSettings | None) -> None:

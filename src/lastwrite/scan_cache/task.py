@@ -84,7 +84,7 @@ class WriteUnit:
     log_path: str
     segment: CachedSegment
     scans: tuple[PieceScan, ...]
-    folder: str = ""  # folder of the object, a result of ``output_folder``
+    folder: str = ""  # folder of the object, as returned by ``output_folder``
     secret: bytes = field(default=b"", repr=False)  # secret that encrypts the object
     stores: StoreSettings | None = None
 
@@ -134,7 +134,7 @@ def scan_into_object(unit: ScanUnit, address: str, base_offset: int) -> KeptScan
     Returns None if no piece is plain.
 
     Raises:
-        LogError, OSError: the segment cannot be read, or the object cannot be written.
+        LogError, OSError: the object cannot be written, or the segment cannot be read.
     """
     held: list[tuple[ByteArray, int]] = []
     start, pieces = unit.pieces[0].start, []

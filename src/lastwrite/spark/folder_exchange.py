@@ -64,7 +64,7 @@ def _scan_unit(
     entries: ScratchWriter, states: ScratchWriter, buffers: Buffers, unit: ScanUnit
 ) -> list[PieceScan]:
     blocks: list[Block] = []
-    # the files of the first attempt still use the memory
+    # a repeated task uses only the disk: files of its first attempt still take up the memory
     memory_bytes = 0 if is_repeated() else unit.memory_bytes
     entries.allow(unit.memory_scratch, memory_bytes * (_ENTRY_SHARE - 1) // _ENTRY_SHARE)
     states.allow(unit.memory_scratch, memory_bytes // _ENTRY_SHARE)
@@ -158,7 +158,7 @@ def _collect_one_stage(
     if scratch is None:
         folders = ScratchFolders()
     else:
-        # the files of the first attempt still use the memory
+        # a repeated task uses only the disk: files of its first attempt still take up the memory
         part = 0 if is_repeated() else sum(map(_weight_of, plans))
         memory_bytes = scratch.memory_bytes * part // max(1, total)
         folders = ScratchFolders.within(scratch._replace(memory_bytes=memory_bytes))

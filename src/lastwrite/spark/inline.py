@@ -31,7 +31,7 @@ INLINE = Inline()
 def choose_spark(
     given: SparkSession | Inline | None, work_bytes: int = 0, spark_from_bytes: int = 1
 ) -> SparkSession | Inline | None:
-    """Where to run work that reads ``work_bytes``: a session, or this process.
+    """The session for work that reads ``work_bytes``, or ``INLINE`` to run it in this process.
 
     None means a new session.
 

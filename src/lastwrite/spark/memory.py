@@ -41,7 +41,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The memory setting, divided into the parts of each worker."""
+    """The memory setting, and the parts of it for each worker's buffers and for scratch files."""
 
     total_bytes: int
     worker_bytes: int  # bytes for one worker's buffers

@@ -1,9 +1,9 @@
 """Run units of work on Spark.
 
-Spark carries small pickled units to the workers and small results back; the exchange carries
-blocks. This needs only the RDD interface: without SQL and pandas the start is three seconds faster
-(docs/decisions). A unit's error is returned as a value, so that a problem in one partition does not
-affect the others.
+Spark sends small pickled units to the workers and small results back; the exchange moves blocks of
+entries. Only Spark's RDD interface is used, because without SQL and pandas the start is three
+seconds faster (docs/decisions). A unit's error is returned as a value, so that a problem in one
+partition does not affect the others.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _Run: TypeAlias = Callable[[list[Any]], _Answer]
 
 
 def explain_worker_errors(answer: T) -> T:
-    """A result from a worker of a cluster, with an error that is explained for this machine.
+    """The result ``answer`` of a cluster's worker, with its error reworded for the user.
 
-    The explained error states that it happened on a worker, or that the worker cannot see a path of
-    this machine. The error is in ``answer.error``; results without an error are unchanged.
+    The new error states that it happened on a worker, or that the worker cannot see a path of this
+    machine. The error is in ``answer.error``; results without an error are unchanged.
     """
     error = getattr(answer, "error", None)
     if error is None or (seen := _explain_worker_error(error)) is error:
@@ -283,7 +283,7 @@ class SparkRunner(Runner):
             return False
 
     def cancel(self) -> None:
-        """Cancel all work of this runner, and refuse new work. Waiting threads get an error."""
+        """Cancel all work of this runner, and start no more. Waiting threads get an error."""
         with self._lock:
             self.is_cancelled = self.has_failed = True
             groups = list(self._groups)
@@ -376,7 +376,8 @@ class _SparkJob(Generic[T]):
                 while not wait([self.outcome], _SECONDS_A_LOOK).done:
                     pass
             except BaseException:
-                if not runner.spark.is_ours:  # a Spark that Lastwrite has started is killed anyway
+                # if Lastwrite has started Spark, it kills Spark later, and need not cancel the job
+                if not runner.spark.is_ours:
                     self.cancel()
                 raise
             if self.watch is not None:

@@ -212,7 +212,8 @@ class OwnSpark:
         return self._is_ours
 
     def setting(self, name: str) -> str | None:
-        if self._boot is not None:  # a JVM that was started early has no settings from files
+        # the other settings are unset: a JVM that was started early reads none from files
+        if self._boot is not None:
             return self._conf.get(name)
         found: str | None = self.context.getConf().get(name, None)
         return found
@@ -312,9 +313,9 @@ class OwnSpark:
     def can_wait(self) -> bool:
         """Whether this Spark can be parked for the next call.
 
-        It must run on this machine in its own JVM, without unfinished work.
+        It can if it runs on this machine, in its own JVM, and has left no unfinished work behind.
 
-        Unfinished work is tasks whose result is not awaited, and shuffle files.
+        Unfinished work means shuffle files, or running tasks whose results are no longer needed.
         """
         is_up = not self._starting.is_alive() and self._context is not None
         if not is_up or self._gateway is None or local_workers(self._master) is None:
@@ -324,7 +325,7 @@ class OwnSpark:
 
     @property
     def is_alive(self) -> bool:
-        """Whether this Spark still accepts work."""
+        """Whether work can still be started on this Spark."""
         context: Any = self._context
         try:
             is_stopped = context._jsc.sc().isStopped()
@@ -388,7 +389,8 @@ class OwnSpark:
     def _has_stopped(self) -> bool:
         """Stop the Spark context normally. Returns False if there is none, or no JVM.
 
-        PySpark's ``stop`` is not used, because it forgets any session, even the caller's.
+        PySpark's ``stop`` is not used, because it also makes PySpark forget a session that the
+        caller has started.
         """
         context: Any = self._context
         try:
@@ -429,7 +431,8 @@ def _forget_accumulators(context: Any) -> None:
     context._jsc = context._accumulatorServer = None
     if server is not None:
         server.server_shutdown = True
-        with contextlib.suppress(RuntimeError):  # Python 3.12 starts no thread at its own end
+        # ignored, because Python 3.12 and newer cannot start a thread while the interpreter exits
+        with contextlib.suppress(RuntimeError):
             threading.Thread(target=server.shutdown, daemon=True).start()
 
 

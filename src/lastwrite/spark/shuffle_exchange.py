@@ -288,7 +288,7 @@ def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
     n, unit = numbered
     blocks: list[Any] = []
     states: list[tuple[int, int, bytes]] = []
-    # States are only needed of pieces in the range of the round: the others are not rewritten.
+    # Only pieces in the round's range need states, because other pieces are not rewritten.
     keyed = {piece.number for piece in unit.pieces if piece.keyed}
     results: list[PieceScan] = []
 

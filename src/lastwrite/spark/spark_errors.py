@@ -23,7 +23,8 @@ _SAME_PYTHON = (
     "nothing was swapped; use the same minor version of Python on the workers as here: set "
     "PYSPARK_PYTHON=PATH"
 )
-# The full disk of a log has another message: ``files.to_log_error``.
+# Messages for a full disk of a temporary folder. For a full disk of a log, ``files.to_log_error``
+# creates the message.
 _FULL = ("No space left on device", "Disk quota exceeded")
 _LEFT = (
     "Master removed our application",

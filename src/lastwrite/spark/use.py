@@ -194,7 +194,8 @@ def sql_session(
             session = SparkSession(context)
             try:
                 yield session
-            except (Py4JError, PySparkException) as error:  # unreadable when Spark has ended
+            # converted, because users cannot understand this error if Spark has ended
+            except (Py4JError, PySparkException) as error:
                 raise EnvironmentUnfit(
                     f"Spark could not run a query: {start_failure(error)}",
                     remedy="run `lastwrite doctor`, which checks the installation",

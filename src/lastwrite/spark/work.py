@@ -34,7 +34,7 @@ class Runner(Protocol):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the runner accepts more work."""
+        """Whether the runner can start more work."""
         ...
 
     def sent_requests(self) -> Requests:
@@ -73,7 +73,7 @@ class Runner(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Cancel all work, and refuse new work. Waiting threads get an error."""
+        """Cancel all work, and start no more. Waiting threads get an error."""
         ...
 
 

@@ -40,8 +40,9 @@ _SEEN_BY_ALL = (
 def check_workers(runner: Runner, folders: Sequence[str], progress: Progress) -> None:
     """Check that each executor has the required packages and can read ``folders``.
 
-    The folders are of partitions, on a disk or (by their manifests) in a bucket. Nothing is checked
-    if the workers are on this machine.
+    ``folders`` are partition folders on a disk, or addresses of partitions in a bucket. A worker
+    can read a partition in a bucket if it can read the partition's manifest. Nothing is checked if
+    the workers are on this machine.
 
     Raises:
         EnvironmentUnfit: a worker has a problem. The error lists all problems.
@@ -93,7 +94,8 @@ def _question(paths: Sequence[str], stores: bytes) -> Callable[[int], dict[str, 
         if found["lastwrite"] and found["numpy"] and found["numba"] and not found["is_zipped"]:
             try:
                 from lastwrite.spark.worker_check import find_problems
-            # another version of the package lacks this function; the version is reported
+            # the worker's version of the package lacks this function; the driver reports the
+            # version
             except ImportError:
                 return found
             found["seen"] = find_problems(paths, stores)

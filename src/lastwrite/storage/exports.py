@@ -15,7 +15,7 @@ from lastwrite.storage.objects.address import real_path
 
 
 def reject_inside(to: str, sources: Iterable[str]) -> None:
-    """Refuse a target that is inside one of the ``sources``. Symbolic links are followed.
+    """Check that the target is not inside one of the ``sources``. Symbolic links are followed.
 
     Raises:
         InvalidConfig: the target is inside a source. Nothing was done.
@@ -33,7 +33,8 @@ def reject_inside(to: str, sources: Iterable[str]) -> None:
 
 
 def reject_around(to: str, sources: Iterable[str]) -> None:
-    """Refuse a target that contains one of the ``sources``: copies would mix with the source.
+    """Check that the target contains none of the ``sources``, because a copy would mix with its
+    source.
 
     Raises:
         InvalidConfig: the target contains a source. Nothing was done.

@@ -296,7 +296,9 @@ def _early_writeback() -> Callable[[int, int, int], None]:
 
 
 start_writeback = _early_writeback()
-"""(file handle, position, size): start writing these bytes to disk, without waiting for it.
+"""Start writing bytes of a file to disk, without waiting for the disk.
+
+The arguments are the file handle, the position and the size.
 
 A hint that makes nothing durable; on systems without the call it does nothing. It leaves less work
 to a later sync."""
@@ -380,7 +382,7 @@ def make_folder(path: str, like: Ownership | None = None, *, is_synced: bool = T
 
 
 def _exchange_call() -> Callable[[bytes, bytes], int]:
-    here, swap = -100, 2  # AT_FDCWD; RENAME_EXCHANGE or, on macOS, RENAME_SWAP
+    here, swap = -100, 2  # values of AT_FDCWD, and of RENAME_EXCHANGE or (on macOS) RENAME_SWAP
     try:
         library = ctypes.CDLL(None, use_errno=True)
         if sys.platform == "darwin":
@@ -544,10 +546,12 @@ def copy(source: str, target: str) -> None:
 
 
 def append_file(source: str, writer: int) -> int:
-    """Append a file to the open file ``writer``, without a sync. Returns the number of bytes.
+    """Append the file's bytes to the open file ``writer``, without a sync.
+
+    Returns the number of appended bytes.
 
     Raises:
-        OSError: the file cannot be read or written.
+        OSError: a file cannot be read or written.
     """
     with open(source, "rb", buffering=0) as reader:
         size = os.fstat(reader.fileno()).st_size

@@ -93,7 +93,9 @@ class PartitionLocator(ABC):
         return list(folders)
 
     def reject_read_only(self, root: str, /) -> None:
-        """Refuse compaction in place if the logs are read-only. The default allows it.
+        """Raise an error if the logs are read-only, and cannot be compacted in place.
+
+        By default, raises no error.
 
         Raises:
             InvalidConfig: the logs are read-only. The remedy names the alternative.
@@ -101,8 +103,10 @@ class PartitionLocator(ABC):
         return None
 
     def reject_unclean(self, root: str, config: Mapping[str, object], /) -> None:
-        """Refuse a root whose broker was not shut down cleanly, unless ``config`` allows it.
+        """Raise an error if the root's broker was not shut down cleanly.
 
-        The default refuses no root.
+        An error is not raised if ``config`` allows this.
+
+        By default, raises no error.
         """
         return None

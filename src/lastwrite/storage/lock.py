@@ -9,7 +9,7 @@ bytes of the file, one for each log that a run changes. In Kafka, whose broker l
 
 In RocketMQ, whose broker locks only the first byte of ``STORE/lock``::
 
-    0                           the broker's; runs share it
+    0                           the broker's byte; runs lock it in shared mode
     1                           the root lock
     2 + 62 bits of a hash       the queue
 
@@ -59,8 +59,8 @@ class LockPlace:
 
     file: str
     root_word: str  # the word for a root in error messages, such as "the store"
-    # Byte of the root lock. A broker locks the bytes below it exclusively, and runs of Lastwrite
-    # lock them in shared mode.
+    # byte of the root lock; a broker locks the lower bytes exclusively, and runs lock them in
+    # shared mode
     root_lock_byte: int
     root_lock_s: float  # seconds to wait for another process that holds the root lock
     # files of the broker in the root; a new lock file gets the mode of the first that exists
@@ -236,7 +236,9 @@ def is_locked(root: str, names: Collection[TopicPartition] | None, place: LockPl
 
 
 def reject_if_locked(root: str, names: Collection[TopicPartition] | None, place: LockPlace) -> None:
-    """Refuse to read partitions that are locked. ``names`` None means all partitions of the root.
+    """Check that no broker and no run has locked the partitions, before they are read.
+
+    ``names`` None means all partitions of the root.
 
     Raises:
         LogHeld: a partition is locked, so it may change while it is read.
@@ -325,7 +327,7 @@ def _query_handle(root: str, place: LockPlace) -> Iterator[tuple[int | None, _Ro
 def _locked_error(
     place: LockPlace, path: str, blocker: _Blocker | None, name: TopicPartition | None
 ) -> LogHeld:
-    if blocker is None:  # the other process has released the lock since
+    if blocker is None:  # meanwhile, the other process has released the lock
         return LogHeld(
             f"{name} was locked by another process a moment ago",
             path=path,
@@ -387,8 +389,8 @@ def unopened(root: str, place: LockPlace) -> Iterator[None]:
 
     A RocketMQ broker opens the file first, and locks it only after it has read the whole store.
     Files must not be exchanged after a broker has started to read them. On Linux, the owner of the
-    lock file detects an open file by a lease. Without leases, or if another run has the file open,
-    the context does nothing.
+    lock file can take a lease, which shows whether the file is open elsewhere. Without leases, or
+    if another run has the file open, the context does nothing.
 
     Raises:
         LogHeld: another process has the file open.
@@ -461,7 +463,7 @@ def _enter(root: str, place: LockPlace) -> _Root:
 
 
 def siblings(root: str, place: LockPlace) -> list[str]:
-    """Paths of files in ``root``. A new file gets the mode of the first of them that exists."""
+    """The broker's files in ``root``. A new file gets the mode of the first that exists."""
     return [os.path.join(root, name) for name in place.siblings]
 
 
@@ -503,7 +505,7 @@ def _make(path: str, root: str, place: LockPlace) -> int:
 
 
 def _share(entry: _Root) -> None:
-    """Lock the broker's bytes in shared mode, because a broker's lock covers only these bytes."""
+    """Lock the broker's bytes in shared mode, which excludes brokers but not other runs."""
     try:
         if not _lock(entry, 0, entry.place.root_lock_byte, is_shared=True):
             raise _locked_error(

@@ -29,7 +29,7 @@ LESS_MEMORY = (
 def tight_address_limit() -> int | None:
     """The limit of this process's address space, if Java may need more.
 
-    Java reserves far more addresses than it uses memory.
+    Java reserves far more addresses than it uses memory. None means that the limit is no problem.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return soft if 0 <= soft < _JAVAS_ADDRESSES else None

@@ -1,4 +1,4 @@
-"""Write a new file sequentially that is not read soon.
+"""Write a new file that is not read soon, from start to end.
 
 Pages of the file would evict pages that consumers read from the page cache. Caching a page also
 costs more processor time than the disk needs for its bytes: up to 1.5 s per GiB on a virtual
@@ -46,10 +46,10 @@ class NewFile:
     """A new file that is written from start to end.
 
     With ``is_read_soon``, all writes use the page cache. With ``continues``, the file exists and is
-    appended to. Writes are not fault points; the caller adds them.
+    appended to. Writes are not fault points (see ``storage.files``); the caller adds fault points.
 
     Raises (every method):
-        OSError: a write failed, possibly of an earlier call's bytes.
+        OSError: a write failed, possibly a write of bytes from an earlier call.
     """
 
     def __init__(

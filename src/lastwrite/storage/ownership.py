@@ -51,7 +51,7 @@ _NOT_KNOWN = {
 _ACCESS_HEAD, _ACCESS_ENTRY = (
     struct.Struct("<I"),
     struct.Struct("<HHI"),
-)  # head of an access list: its version; an entry: tag, rights and id
+)  # the head of an access list (version), and one of its entries (tag, rights, id)
 _OF_GROUP = 0x04  # the tag of the owning group in an access list
 
 
@@ -88,8 +88,9 @@ def of_new(folder: str, siblings: Iterable[str] = ()) -> Ownership:
     """The ownership for a new file in ``folder``.
 
     The file gets the folder's owner and group, and the mode of the first existing file of
-    ``siblings``. If root owns the folder, a broker may use it through the group: the sibling's
-    owner is used, too. Without a sibling, the mode is the folder's, limited by the umask.
+    ``siblings``. If root owns the folder, a broker may have access through the group, so that
+    sibling's owner and group are used instead. Without a sibling, the mode is the folder's, limited
+    by the umask.
 
     Raises:
         OSError: the folder is not accessible.
@@ -111,9 +112,10 @@ def of_new(folder: str, siblings: Iterable[str] = ()) -> Ownership:
 
 
 def of_new_folder(path: str) -> Ownership | None:
-    """The ownership for a new folder: the owner of its nearest existing parent, and the umask.
+    """The ownership for a new folder: the nearest existing parent's owner, and a mode by the umask.
 
-    None if that parent is sticky, so shared by all users, or belongs to the caller.
+    None if that parent belongs to the caller, or has the sticky bit, which means that all users
+    share it.
 
     Raises:
         OSError: no parent is accessible.

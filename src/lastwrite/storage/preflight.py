@@ -68,7 +68,7 @@ _look = _statx_call()
 
 
 def reject_unwritable(folder: str, names: Iterable[str]) -> None:
-    """Refuse a folder in which files cannot be created, or ``names`` cannot be replaced.
+    """Check that files can be created in the folder, and that its files ``names`` can be replaced.
 
     Names that do not exist are skipped. The caller must be able to give new files the owner of the
     old files.

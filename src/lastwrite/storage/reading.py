@@ -32,7 +32,8 @@ from lastwrite.storage.files import to_log_error
 from lastwrite.storage.missing import missing_error
 from lastwrite.storage.objects.address import is_address, store_at, used
 
-# A folder that changed less than this time ago may change again with the same modification time.
+# In nanoseconds. A folder whose last change is more recent than this may change again with the same
+# modification time.
 SETTLED_NS = 50_000_000
 RESTS_NS = 2_000_000_000
 

@@ -130,7 +130,8 @@ class Pacer:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with self._lock:  # needed too, because record locks do not exclude threads of this process
+        # a thread lock is needed too, because record locks do not exclude threads of this process
+        with self._lock:
             if self._file is not None:
                 fcntl.lockf(self._file, fcntl.LOCK_EX)
             try:

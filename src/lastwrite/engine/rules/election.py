@@ -52,7 +52,7 @@ _MOST_BITS = 16
 ORDINAL_MASK = 0xFFFFFFFF
 
 # The words of a slot of the set. The last two exist only if entries have versions or whole keys.
-_LANE = 0  # the first fingerprint lane; 0 if the slot is free
+_LANE = 0  # first word of the key's fingerprint; 0 if the slot is free
 _OTHER_LANE = 1
 _ROW = 2  # row of the entry whose key is in the slot; rows are counted over all blocks
 # ``elect`` stores the block of the slot's entry, or the entry's group if ``has_groups``. ``fold``
@@ -140,7 +140,9 @@ def _entries_in(ends, b):
 
 @njit(cache=True, nogil=True)
 def table_slots(entries):
-    """The number of slots for ``entries`` entries: a power of two, so that half stay free."""
+    """The number of slots for ``entries`` entries: a power of two that leaves at least half of them
+    free.
+    """
     slots = 16
     while slots < 2 * entries:
         slots *= 2
@@ -164,9 +166,9 @@ def new_table(ends: np.ndarray, has_more: bool) -> UInt64Array:
     return np.empty((slots, 4 if has_more else 2), dtype=np.uint64)
 
 
-# The kernels have many parameters because Numba cannot pass them as one value. ``elect`` and
-# ``fold`` both contain the code that searches the set. In a separate function, inlined or not,
-# Numba would count references for each entry.
+# The kernels have many parameters because Numba cannot pass them as one value. The code that
+# searches the set is repeated in ``elect`` and ``fold``, because in a separate function, inlined or
+# not, Numba would count references for each entry.
 @njit(cache=True, nogil=True)
 def elect(
     rows_at,

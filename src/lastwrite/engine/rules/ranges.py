@@ -63,7 +63,7 @@ class Range:
 
     first_dirty: int
     first_uncleanable: int  # end of the range, exclusive: a segment's base, or the log's end
-    clean_bytes: int  # bytes of segments whose base is below first_dirty
+    clean_bytes: int  # bytes of segments whose base offset is below first_dirty
     # bytes of the segments in the range; the first of them contains first_dirty
     cleanable_bytes: int
     overdue_ms: int  # milliseconds by which the log exceeds max.compaction.lag.ms; 0 if it does not
@@ -146,8 +146,8 @@ def is_at_rest(found: Range, log: PartitionLog, config: RangeSettings) -> bool:
 
     The records below the range's end are then clean, and a round on request can clean them again.
     """
-    # A round is refused if its end is below the checkpoint, because it would move the checkpoint
-    # back.
+    # A range that ends below the checkpoint does not count, because a round on it would move the
+    # checkpoint back.
     reaches_dirty = found.first_dirty <= found.first_uncleanable
     below = (s.size_bytes for s in log.segments if s.base_offset < found.first_uncleanable)
     return config.compacts and not found.eligible and reaches_dirty and any(below)

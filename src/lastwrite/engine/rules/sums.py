@@ -1,4 +1,6 @@
-"""Compute several sums over a batch table in one pass. With NumPy, each sum takes as long."""
+"""Compute several sums over a batch table in one pass. With NumPy, each single sum would take as
+long as this pass.
+"""
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ _ENDED = 8  # the piece has a marker of the producer, so data in earlier pieces 
 
 # Values stored in place of the record's ordinal, if a marker is not spent because the piece has
 # data of its transaction.
-_BEGUN = -1  # the transaction's data in this piece has one flag; earlier pieces may have more data
+# the piece has data of the transaction, all with the same flag; earlier pieces may have more
+_BEGUN = -1
 _WHOLE = -2  # all data of the transaction is in this piece
 
 # Columns of ``aborted_table``.

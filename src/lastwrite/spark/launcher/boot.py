@@ -38,8 +38,8 @@ class Boot:
         """Start the processes.
 
         ``system`` returns the system whose logs are processed, or None if this is no round. With
-        ``forks`` this process may be forked. This process then loads the modules that workers need.
-        ``note`` gets a text before a step that takes seconds.
+        ``forks``, the fork server may be a fork of this process, which then loads the modules that
+        workers need. ``note`` gets a text before a step that takes seconds.
 
         Raises:
             EnvironmentUnfit: the processes cannot be started. PySpark's launcher may succeed.

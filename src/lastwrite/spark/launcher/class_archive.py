@@ -1,11 +1,11 @@
 """Spark's classes in a Java archive from an earlier run, which halves the start of a JVM.
 
-Without an archive, half of the start is spent on reading classes from 280 jars. Java can write the
-classes of a run, loaded, parsed and checked, to a file, and map that file in the next run: an
-archive of shared classes (17 and newer) or an ahead-of-time cache (25 and newer). The first run on
-a machine writes this file to the user's cache folder when it ends. A run with another Java, another
-Spark or other options writes another file. A file has 70 to 90 MB and may be deleted at any time.
-Java ignores a file that does not match its version or options.
+Without an archive, half of the start is spent on reading classes from 280 jars. Java can write its
+loaded, parsed and checked classes to a file, and map that file in the next run. The file is an
+archive of shared classes (Java 17 and newer) or an ahead-of-time cache (25 and newer). The first
+run on a machine writes this file to the user's cache folder when it ends. A run with another Java,
+another Spark or other options writes another file. A file has 70 to 90 MB and may be deleted at any
+time. Java ignores a file that does not match its version or options.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def class_archive(java: JavaRuntime, jars: Path, options: Sequence[str]) -> Clas
         runtime, spark = (home / "lib" / "modules").stat(), jars.stat()
         is_cache = java.version >= _CACHED_AHEAD_OF_TIME
         if not is_cache and not list((home / "lib").glob("**/classes.jsa")):
-            # Java bases a new archive on the archive of its own classes, which this runtime lacks
+            # no archive, because Java would base it on the archive of Java's own classes, which
+            # this runtime lacks
             return ClassArchive()
         said = (
             java.home,

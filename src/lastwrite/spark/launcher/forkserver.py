@@ -1,4 +1,4 @@
-"""A process that loads what a worker needs before Spark asks for one, and forks workers from it.
+"""A process that loads in advance all that workers need, and from which workers are forked.
 
 A worker needs NumPy, Numba, the modules of Lastwrite and the compiled kernels. Loading them takes
 half a second of a core. Without a fork server, each worker would load them, after the JVM has
@@ -42,8 +42,9 @@ from lastwrite.storage.machine import available_bytes, core_count, raise_oom_sco
 # of other systems when they need them.
 USUAL = "kafka"
 WARM_UP = f"lastwrite.{USUAL}.warm_up"
-_COMPILERS = 2  # each part is begun by one of them, so more would only wait
-_COMPILER_BYTES = 512 << 20  # free memory for each of them, with a reserve for the JVM
+# compiler processes: one begins with the first part, one with the last, and a third would only wait
+_COMPILERS = 2
+_COMPILER_BYTES = 512 << 20  # free memory for each compiler process, with a reserve for the JVM
 _BACKLOG = 16
 
 
@@ -56,7 +57,7 @@ class ForkServer:
     def __init__(self, folder: Path) -> None:
         """Create the handle.
 
-        ``can_listen`` has accepted the path of ``folder``, a folder of this run.
+        ``folder`` is a folder of this run for which ``can_listen`` has returned true.
         """
         self.address = str(folder / "forkserver")
         self._listener = socket.socket(socket.AF_UNIX)
@@ -113,8 +114,8 @@ class ForkServer:
         May be called again after Ctrl-C has interrupted a call.
         """
         self._listener.close()
-        # Cleared first: after the wait, another process may get the process id. If an interrupt
-        # prevents the kill, the process ends when its pipe closes.
+        # The ids are cleared before the kill, because after the wait another process may get the
+        # same id. If an interrupt prevents the kill, the process ends when its pipe closes.
         spawned, self._spawned = self._spawned, None
         forked, self._forked = self._forked, 0
         if spawned is not None:
@@ -128,9 +129,9 @@ class ForkServer:
 
 
 def can_listen(folder: Path) -> bool:
-    """Whether the path of a socket in ``folder`` is short enough on every system.
+    """Whether the paths of sockets in ``folder`` are short enough on every system.
 
-    This includes Spark's own random names.
+    Sockets to which Spark gives a random name are included.
     """
     return hasattr(socket, "AF_UNIX") and len(os.fsencode(folder)) + 48 < 104
 
@@ -150,12 +151,13 @@ def load(
 
     Modules and kernels stay loaded until the process ends. If kernels are not compiled, ``system``
     is called to find out whose logs are processed. ``note`` is called before they are compiled, and
-    while they are. ``warm_up`` names the module with the kernels. ``compilers`` receives the
-    processes that compile them, and which the caller kills at the end.
+    while they are. ``warm_up`` names the module with the kernels. ``compilers`` receives the ids of
+    the compiling processes, which the caller kills at the end.
     """
     was_enabled = gc.isenabled()
     gc.disable()  # a garbage collection would scan objects that are never freed
-    with suppress(Exception):  # a task will raise and report the same error
+    # an error is ignored here, because a task will raise and report it
+    with suppress(Exception):
         kernels = import_module(warm_up)
         is_compiled = kernels.is_compiled()
         is_needed = is_compiled or system() == USUAL
@@ -199,13 +201,14 @@ def _compile_first(kernels: Any, note: Callable[[str], None] | None, compilers: 
 def _compile(kernels: Any, reporting: socket.socket, *, is_last_first: bool) -> NoReturn:
     """Compile in this forked copy, and send the number of each finished part."""
     try:
-        with Path(os.devnull).open("r+b") as nothing:  # the driver's streams are not kept open
+        with Path(os.devnull).open("r+b") as nothing:  # replaces the driver's streams
             for number in range(3):
                 os.dup2(nothing.fileno(), number)
         _close_all_but(reporting.fileno())
         order = -1 if is_last_first else 1
         for number, part in list(enumerate(kernels.PARTS))[::order]:
-            with suppress(Exception):  # a task will raise and report the same error
+            # an error is ignored here, because a task will raise and report it
+            with suppress(Exception):
                 part()
             with suppress(OSError):  # the other process has reported all parts
                 reporting.send(bytes([number]))
@@ -231,7 +234,7 @@ def _kill(child: int) -> None:
 def _close_all_but(kept: int) -> None:
     """Close the driver's files, except the standard streams and ``kept``.
 
-    One of them is the pipe to a JVM, which must detect the driver's end.
+    A copy of the pipe by which a JVM detects the driver's end must not stay open here.
     """
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) != kept:
@@ -255,7 +258,7 @@ def _serve_forked(listener: socket.socket, life: int) -> None:
         os.setsid()  # a new session, so that Ctrl-C reaches only the driver
         raise_oom_score()
         os.dup2(life, 0)
-        os.dup2(life, 1)  # standard output is not used
+        os.dup2(life, 1)  # replaces standard output, which the server does not use
         _close_all_but(listener.fileno())
         _serve(listener)
     finally:

@@ -102,7 +102,10 @@ def release_of(pyspark: str) -> tuple[int, ...]:
 
 
 def query_java(java: str, origin: str) -> JavaRuntime | None:
-    """The properties of the program ``java``, which is started. None if it fails or is not Java."""
+    """The properties of the program ``java``, found by running it.
+
+    None if it fails or is not Java.
+    """
     for vector in (True, False):
         said = _run([java, *([_VECTOR] if vector else []), "-XshowSettings:properties", "-version"])
         if said is None:

@@ -56,7 +56,7 @@ _GUARD = (
     '{ read -r told || { rm -f "$2" "$3"; kill -9 0; }; } <&1 >/dev/null 2>&1 & '
     'shift 3; exec "$@" >/dev/null'
 )
-_LEAST_OPTIONS = 8  # minimum number of options found; with fewer, the form of the class is unknown
+_LEAST_OPTIONS = 8  # if fewer options are found, the class of Spark's launcher has an unknown form
 
 # If one of these environment variables is set, Spark's scripts start the JVM. Variables that only
 # name the machine are exceptions.
@@ -92,7 +92,11 @@ def jvm_options() -> tuple[str, ...]:
 
 
 def spark_jars() -> Path | None:
-    """The folder of Spark's classes. None if Spark would not be started as pip installed it."""
+    """The folder of Spark's classes.
+
+    None if pip did not install Spark, or if the environment or a ``conf`` folder changes how Spark
+    starts.
+    """
     if any(_FOREIGN.match(name) and name not in _HARMLESS for name in os.environ):
         return None
     found = importlib.util.find_spec("pyspark")
@@ -153,8 +157,8 @@ class Jvm:
     ) -> None:
         """Start the JVM and return at once.
 
-        ``folder`` belongs to this run, and receives the JVM's files unless ``environment`` names
-        another place. The JVM keeps the files ``kept_open`` open while it lives.
+        ``folder`` belongs to this run, and receives the JVM's files unless ``environment`` sets
+        another folder for them. The JVM keeps the files ``kept_open`` open while it lives.
 
         Raises:
             EnvironmentUnfit: the installed Spark has an unknown form, or the process cannot be

@@ -7,7 +7,7 @@ import weakref
 
 
 class Lifeline:
-    """A pipe to another process, which detects that the near end is closed.
+    """A pipe whose far end is in another process, which detects when the near end closes.
 
     The near end closes when this process ends. A fork of this process closes its copy of the near
     end at once.

@@ -153,8 +153,8 @@ class BucketStore:
         )
         if not isinstance(answer, Refusal):
             return self._version(answer)
-        # After None, the caller checks the object. That check would fail, too, if the store has
-        # never responded, so the error is raised then.
+        # If the result is None, the caller checks the object. That check would fail too if the
+        # store has never responded, so in this case the error is raised here.
         if answer.is_condition or (answer.is_passing and was_there):
             return None
         raise answer.error(self._url(key), "put")
@@ -240,7 +240,9 @@ class BucketStore:
         return sorted(found)
 
     def _request(self, do: Callable[[], T], tries: int = _TRIES) -> T | Refusal:
-        """Send a request. Returns the response, or the refusal after at most ``tries`` attempts."""
+        """Send a request. Returns the response, or the last refusal after at most ``tries``
+        attempts.
+        """
         _reject_forked()
         while True:
             try:
@@ -283,7 +285,7 @@ class BucketStore:
         return ObjectInfo(meta["path"], meta["size"], self._version(meta), modified_ms)
 
     def _count(self, key: str | None = None, **asked: int) -> None:
-        """Add to the count of requests. Thread-safe. With ``key``, also refuse an invalid key."""
+        """Add to the count of requests. Thread-safe. With ``key``, also check the key."""
         if key is not None:
             check_key(key, self.address)
         with self._lock:
@@ -473,7 +475,7 @@ def _profile() -> Any:
 
 
 def _reject_forked() -> None:
-    """Refuse a request from a forked process, in which it would hang.
+    """Check that this process is not a fork of one that used a store: its requests would hang.
 
     Raises:
         LogError: this process was forked from one that has used a store.

@@ -282,7 +282,8 @@ def _remove(path: str) -> None:
 
 
 def _be_later(path: str, than_ns: int) -> None:
-    # Try a nanosecond, then two seconds: the time resolution of some file systems.
+    # Add a nanosecond. If the time has not changed, add two seconds, which is the time resolution
+    # of some file systems.
     for step_ns in (1, 2_000_000_000):
         if os.stat(path).st_mtime_ns > than_ns:
             return

@@ -21,9 +21,9 @@ from lastwrite.storage.objects.store import ObjectStore, Version
 
 FOLDER = "_lastwrite/probe/"
 _NOTE = "_lastwrite/promises-kept.json"
-# The number of parallel writers, of attempts, and the content that they write. With this size,
-# s3proxy 4.1.0 on a folder fails the test in every second attempt: two writers succeed. With
-# smaller objects it fails in every fourth attempt.
+# The number of parallel writers, of attempts, and the content that they write. This size detects a
+# broken store more often. On s3proxy 4.1.0 with a folder, two writers succeed in every second
+# attempt, but with smaller objects only in every fourth.
 _AT_ONCE, _TURNS, _PADDING = 8, 10, b" " * (64 << 10)
 # largest clock difference at which old and new objects can still be distinguished
 _CLOCK_MS = 60_000
@@ -50,7 +50,7 @@ _known: dict[tuple[str, str], tuple[PromiseResult, ...]] = {}
 def probe_store(store: ObjectStore, prefix: str, clock: Clock) -> tuple[PromiseResult, ...]:
     """Test the guarantees of a store below ``prefix``, a key without a trailing ``/``, or empty.
 
-    A process tests a store once. If the store refuses requests, the last result has the reason.
+    A process tests a store once. If the store rejects requests, the last result has the reason.
     """
     known = (store.address, prefix)
     if known not in _known:
@@ -72,7 +72,7 @@ def _now_ms() -> int:
 
 
 def reject_if_broken(address: str, clock: Clock = _now_ms) -> None:
-    """Refuse compaction in place, or a fetch, in a bucket that breaks a guarantee.
+    """Check that the store has the guarantees that compaction in place and a fetch require.
 
     Folders and the stores of Amazon, Google and Azure are not tested. For other stores, a passed
     test is recorded in the bucket, below ``address``.

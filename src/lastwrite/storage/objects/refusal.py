@@ -29,7 +29,7 @@ _WHO_CODES = {
     "AuthenticationFailed",
     "XAdminUserNotFound",
 }
-# hosts that give credentials to a machine in a cloud; the client asks them if none are configured
+# hosts from which a cloud machine gets credentials; used by the client if none are configured
 _WHO_PLACES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "login.microsoft")
 _BROKEN = "the connection was closed before the end of the answer"
 _CONDITIONS = {"AlreadyExistsError", "PreconditionError", "NotModifiedError"}
@@ -67,7 +67,7 @@ class Refusal:
     kind: str  # name of the client's error class
     status: int | None  # HTTP status; None if no complete response arrived
     code: str  # the provider's error code
-    is_builder: bool  # whether the client refused to send the request
+    is_builder: bool  # whether the client rejected the request without sending it
     is_nobody: bool  # whether the client found no credentials
     is_redirect: bool
     cause: str  # why no response arrived, in words

@@ -71,11 +71,13 @@ class ObjectStore(Protocol):
     """A store of objects: one bucket or one folder.
 
     Every call raises ``RemoteFailed`` (for a folder ``LogError``) if the store does not respond,
-    refuses, or does not exist. The error has the object's address, the action and a remedy.
+    rejects the request, or does not exist. The error has the object's address, the action and a
+    remedy.
     """
 
     address: str  # ``s3://bucket``, or a folder's absolute path
-    # Whether the guarantees of the store are known: it is a folder, or of Amazon, Google or Azure.
+    # Whether the store's guarantees are known, because it is a folder, or a store of Amazon, Google
+    # or Azure.
     is_providers: bool
     requests: Requests
 
@@ -136,7 +138,7 @@ class ObjectStore(Protocol):
 
 
 def check_key(key: str, address: str) -> None:
-    """Refuse a key that leads out of the store, or is not the same in each kind of store.
+    """Check that a key does not lead out of the store, and is the same in each kind of store.
 
     Raises:
         LogError: the key is absolute, empty, or has a part that is empty, ``.`` or ``..``.
