@@ -77,7 +77,7 @@ def fetch_with_retry(found: FetchedLog, bring: Callable[[], FetchedLog]) -> Fetc
     """Fetch one partition into an archive and return its report.
 
     Args:
-        found: the partition's report if the fetch fails. It gets the reason.
+        found: the report to return, with the reason added, if the fetch fails.
         bring: fetches the partition. It is retried (see ``Attempts``) if the partition or the
             archive changed meanwhile.
     """

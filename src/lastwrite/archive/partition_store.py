@@ -398,9 +398,7 @@ class PartitionStore:
 
     @contextlib.contextmanager
     def abort_on_error(self, transaction: WriteTransaction) -> Iterator[None]:
-        """A context that deletes the round's objects after an error. Do not commit inside the
-        context.
-        """
+        """A context that deletes the round's objects after an error. Do not commit inside it."""
         try:
             yield
         except BaseException:

@@ -39,7 +39,7 @@ Outcome = LogError | OSError | None
 
 
 def partition_and_round(folder: str) -> tuple[str, str] | None:
-    """The address of a partition, and the key prefix of a round's objects, from ``folder``.
+    """The address of a partition, and the key prefix of a round's objects, parsed from ``folder``.
 
     None if ``folder`` is not a folder that ``ArchiveRounds.begin`` returned.
     """

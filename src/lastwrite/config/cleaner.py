@@ -78,7 +78,8 @@ class CleanerConfig(SettingsTable):
         return super().from_names({**given, **names})
 
 
-CLEANER_NAMES = frozenset(CleanerConfig.field_of())  # accepted in the settings of any system
+# the cleaner's settings, which are allowed together with the settings of any system
+CLEANER_NAMES = frozenset(CleanerConfig.field_of())
 
 _IN_PLACE_OF = dict.fromkeys(
     (

@@ -25,9 +25,7 @@ from lastwrite.storage.throttle import spender
 
 
 class BatchWindow(NamedTuple):
-    """Complete batches in a buffer. ``shift`` plus a batch's ``origin`` is the batch's file
-    position.
-    """
+    """Complete batches in a buffer. A batch's file position is ``shift`` plus its ``origin``."""
 
     buffer: ByteArray
     table: BatchTable

@@ -65,7 +65,7 @@ class _Commit:
 def commit(
     context: Context, partitions: Sequence[RewrittenPartition | FinishedPartition]
 ) -> list[PartitionReport]:
-    """Commit a wave, the partitions that are processed together. Returns their reports in order."""
+    """Commit the partitions of a wave together. Returns their reports in the same order."""
     wave = [_Commit(partition) for partition in partitions]
     weights = [sum(part.bytes_written for part in each.partition.written) for each in wave]
     context.progress.stage("commit", sum(weights))
@@ -161,9 +161,9 @@ def _for_all(
     work: Callable[[list[T]], Sequence[Exception | None]],
     some: Sequence[tuple[_Commit, T]],
 ) -> None:
-    """Call ``work`` with the values of all partitions.
+    """Call ``work`` once, with the values in ``some``.
 
-    A partition fails if its result is an error.
+    ``work`` returns an error or None for each value. A partition with an error fails.
     """
     for (each, _), error in zip(some, work([value for _, value in some]), strict=True):
         if error is not None:

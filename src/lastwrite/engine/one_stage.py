@@ -27,7 +27,8 @@ from lastwrite.engine.system import system_named
 from lastwrite.model.progress import NoProgress
 from lastwrite.model.work import FailedUnit, Limits, PendingResult
 
-# minimum number of partitions per worker, so that workers wait only briefly for the last one
+# A partition may have at most 1/4 of a worker's share of the bytes, so that all workers end at
+# about the same time.
 _SHARES = 4
 
 

@@ -131,7 +131,7 @@ def _units(
     shares: Shares,
     folder: str | None,
 ) -> Iterator[RewriteUnit]:
-    """The units of work that write one new segment.
+    """The units of work that write one new segment, one unit for each of its parts.
 
     ``numbered`` is the segment's number in the partition, and the indexes of the segments it
     replaces. ``folder`` is the folder where the segment is staged. None means that only its size is

@@ -207,7 +207,8 @@ class _Scanner:
             raise CorruptLog(
                 "a piece of the segment has more than 2^32 records", int(table["origin"][run.first])
             )
-        # The record count is only trusted after the batches were decompressed.
+        # Memory is reserved only now, because the record count is unreliable until the batches are
+        # decompressed.
         self._reserve(ordinal + in_run)
         before = self._filled
         positions = None if self._keys is None else self._keys.room(len(self._entries))

@@ -320,7 +320,7 @@ class LogStore(ABC):
         """
 
     def untouched(self, folders: Sequence[str], to: str | None, /) -> list[UntouchedFile]:
-        """The files next to the logs in ``folders``, which a round leaves unchanged.
+        """The files that a round leaves unchanged, next to the logs in ``folders``.
 
         With ``to``, the files that the copy does not have. Archives have no such files.
 

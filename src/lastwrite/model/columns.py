@@ -85,7 +85,7 @@ ROW_SIZE = 1
 ROW_NEXT_OFFSET = 2
 ROW_MAX_TIMESTAMP = 3
 ROW_BASE_OFFSET = 4
-ROW_NUMBER = 5  # a number for the index, such as RocketMQ's tags code
+ROW_NUMBER = 5  # a number for the index (in RocketMQ: the tags code)
 ROW_COLUMNS = 6
 
 

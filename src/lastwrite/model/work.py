@@ -31,7 +31,7 @@ class PendingResult(Generic[T]):
     cancel: Callable[[], None] = lambda: None  # stops the work, whose result is no longer needed
 
     def then(self, make: Callable[[T], R]) -> PendingResult[R]:
-        """Return pending work whose result is ``make(result)``, with the result of this work."""
+        """Return pending work whose result is ``make``, applied to the result of this work."""
         return PendingResult(lambda: make(self.result()), self.cancel)
 
 

@@ -26,12 +26,15 @@ def topic_of(name: TopicPartition) -> tuple[str, ...]:
 
 
 def is_selected(topic: Topics, names: Sequence[str]) -> bool:
-    """Whether a topic with these names is selected by name or pattern. None selects every topic."""
+    """Whether a topic with these names is selected by name or pattern.
+
+    ``topic`` None selects every topic.
+    """
     return topic is None or any(_matches(text, names) for text in _texts(topic))
 
 
 def is_named(topic: Topics, names: Sequence[str]) -> bool:
-    """Whether ``topic`` contains one of the topic's ``names``.
+    """Whether the selection ``topic`` contains one of the topic's ``names``.
 
     A matching pattern does not count.
     """

@@ -33,8 +33,7 @@ def reject_inside(to: str, sources: Iterable[str]) -> None:
 
 
 def reject_around(to: str, sources: Iterable[str]) -> None:
-    """Check that the target contains none of the ``sources``, because a copy would mix with its
-    source.
+    """Check that the target contains none of the ``sources``, so that copies do not mix with them.
 
     Raises:
         InvalidConfig: the target contains a source. Nothing was done.

@@ -72,7 +72,7 @@ class LockPlace:
         return self.root_lock_byte + 1 + (int.from_bytes(digest, "big") >> (64 - _HASH_BITS))
 
     def is_brokers(self, kind: int, start: int, length: int) -> bool:
-        """Whether a lock of this kind and byte range is a broker's. ``length`` 0 means no end."""
+        """Whether a lock of this kind on these bytes is a broker's. ``length`` 0 means no end."""
         return kind == fcntl.F_WRLCK and start == 0 and (self.root_lock_byte > 0 or length != 1)
 
 

@@ -109,7 +109,10 @@ def error_of(problems: Sequence[Problem]) -> LogError | None:
 
 
 def limited(rows: Iterator[RowT], limit: int | None, problems: Sequence[Problem]) -> Iterator[RowT]:
-    """At most ``limit`` rows. At the end, raises the first problem that ``rows`` has added."""
+    """At most ``limit`` rows.
+
+    At the end, raises the error for ``problems``, to which ``rows`` adds while it is read.
+    """
     count = 0
     if limit is None or limit > 0:
         for row in rows:

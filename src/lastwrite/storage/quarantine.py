@@ -63,7 +63,7 @@ def name_of(text: str) -> TopicPartition | None:
 
 
 def pause_ms(tries: int) -> int:
-    """The pause in ms before the next try, after this many failed tries."""
+    """The pause in ms before the next try, after ``tries`` failed tries."""
     return min(_FIRST_PAUSE_MS << min(tries - 1, 32), _LONGEST_PAUSE_MS)
 
 

@@ -140,9 +140,7 @@ def _entries_in(ends, b):
 
 @njit(cache=True, nogil=True)
 def table_slots(entries):
-    """The number of slots for ``entries`` entries: a power of two that leaves at least half of them
-    free.
-    """
+    """The number of slots for ``entries`` entries, a power of two. At least half stay free."""
     slots = 16
     while slots < 2 * entries:
         slots *= 2

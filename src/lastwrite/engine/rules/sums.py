@@ -1,5 +1,6 @@
-"""Compute several sums over a batch table in one pass. With NumPy, each single sum would take as
-long as this pass.
+"""Compute several sums over a batch table in one pass.
+
+With NumPy, each single sum would take as long as this pass.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 

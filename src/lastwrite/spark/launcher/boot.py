@@ -1,7 +1,7 @@
 """The parts of Spark on this machine that exist before a session: a folder, a JVM, a fork server.
 
 Both processes need a second to start, and the command line does not affect them. They are therefore
-started first, and checked later.
+started before the rest of the program is imported, and their errors are reported later.
 """
 
 from __future__ import annotations

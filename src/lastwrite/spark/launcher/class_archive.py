@@ -148,7 +148,7 @@ def _is_first_to_try(marker: Path) -> bool:
 def _forget_others(folder: Path) -> None:
     """Remove the oldest archives and their markers.
 
-    A JVM that uses such an archive keeps it open.
+    A JVM that uses such an archive is not affected, because it keeps the file open.
     """
     found = sorted(
         (file for file in folder.glob("classes-*") if file.suffix in (".jsa", ".aot")), key=_age

@@ -27,7 +27,8 @@ def quieten(gateway: G) -> G:
 
     client: Any = gateway._gateway_client  # type: ignore[attr-defined]
     connect = getattr(client, "_create_new_connection", None)
-    if connect is None:  # PYSPARK_PIN_THREAD=false selects another client, which stays unchanged
+    # with PYSPARK_PIN_THREAD=false, PySpark uses another client, which stays unchanged
+    if connect is None:
         return gateway
 
     def connect_quietly() -> Any:
@@ -36,6 +37,6 @@ def quieten(gateway: G) -> G:
         return connection
 
     client._create_new_connection = connect_quietly
-    for connection in list(client.deque):  # the connections that exist already
+    for connection in list(client.deque):  # also silences the existing connections
         connection.__class__ = Quiet
     return gateway

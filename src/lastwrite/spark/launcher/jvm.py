@@ -257,7 +257,8 @@ class Jvm:
     def find_death(self) -> JvmDeath | None:
         """The reason why the JVM has ended. None means that it is alive.
 
-        Waits up to two seconds for the end of the process, because its connection breaks earlier.
+        Waits up to two seconds for the end of the process, because the connection breaks before the
+        process ends.
         """
         try:
             status = self._process.wait(_SECONDS_TO_DIE)

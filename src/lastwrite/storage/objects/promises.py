@@ -48,9 +48,10 @@ _known: dict[tuple[str, str], tuple[PromiseResult, ...]] = {}
 
 
 def probe_store(store: ObjectStore, prefix: str, clock: Clock) -> tuple[PromiseResult, ...]:
-    """Test the guarantees of a store below ``prefix``, a key without a trailing ``/``, or empty.
+    """Test the guarantees of a store, with objects below ``prefix``.
 
-    A process tests a store once. If the store rejects requests, the last result has the reason.
+    ``prefix`` is a key without a trailing ``/``, or empty. A process tests a store once. If the
+    store rejects requests, the last result has the reason.
     """
     known = (store.address, prefix)
     if known not in _known:
