@@ -23,8 +23,8 @@ from lastwrite.model.progress import Progress
 from lastwrite.reports.fetching import FetchedLog, HoldReason, LogsFetched
 from lastwrite.storage.machine import core_count
 
-Advance = Callable[[int], None]  # called with the number of bytes written
-_MOST_AT_ONCE = 4  # a low limit, because Python code does not run in parallel
+Advance = Callable[[int], None]  # a function that is called with the number of bytes written
+_MOST_AT_ONCE = 4  # few parallel fetches, because Python code does not run in parallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -214,5 +214,5 @@ def _below(
     if most is not None or len(names) < 2:
         yield from itertools.chain.from_iterable(map(below, names[:most]))
         return
-    with ThreadPoolExecutor(_AT_ONCE, "list") as pool:  # requests spend most of their time waiting
+    with ThreadPoolExecutor(_AT_ONCE, "list") as pool:  # parallel, because requests mostly wait
         yield from itertools.chain.from_iterable(pool.map(lambda name: list(below(name)), names))

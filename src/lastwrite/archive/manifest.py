@@ -56,7 +56,8 @@ class Unused(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     bytes: int
-    since_ms: int  # by the store's clock; 0 means the time when this manifest was written
+    # time of the replacement, by the store's clock; 0 means the time when this manifest was written
+    since_ms: int
     generation: int
 
 

@@ -213,7 +213,8 @@ class PartitionStore:
         ):
             return
         key = self.journal(transaction.id)
-        with contextlib.suppress(RemoteFailed):  # a journal stays valid for a day
+        # errors are ignored, because a journal is valid for a day without renewal
+        with contextlib.suppress(RemoteFailed):
             version = self.store.replace(key, _journal_of(transaction), transaction.version)
             found = None if version else self.store.head(key)
             if version is None and found is None:
@@ -235,7 +236,7 @@ class PartitionStore:
         notes = {each.key: each for each in self.store.list(self.key(ROUNDS)) if _round_of(each)}
         own = notes.pop(self.journal(transaction.id), None)
         if own is None:
-            return None  # the commit reports that the journal is gone
+            return None  # the journal is gone, which the commit reports
         since_ms = own.modified_ms - BUSY_MS
         for each in notes.values():
             if since_ms < each.modified_ms and _order(each) < _order(own):
@@ -411,7 +412,8 @@ class PartitionStore:
         seen = transaction.replaced
         known = frozenset[str]() if seen is None else seen.manifest.own_keys
         for key in sorted(manifest.own_keys - known):
-            if not key.startswith(transaction.prefix):  # another round may delete its own objects
+            # do not refer to another round's new object, which that round may delete
+            if not key.startswith(transaction.prefix):
                 raise LogError(f"{key} does not belong to this round", path=self.address)
         if seen is not None:
             last, named = seen.manifest, manifest.own_keys
@@ -670,7 +672,7 @@ def is_partition(folder: str) -> bool:
     _just_read.pop(folder, None)
     try:
         current = partition_store_at(folder).read()
-    except (CorruptLog, UnsupportedFormat):  # reading the partition reports the error
+    except (CorruptLog, UnsupportedFormat):  # the error is reported when the partition is read
         return True
     now_s = time.monotonic()
     if len(_just_read) >= _JUST_READ and now_s - next(iter(_just_read.values()))[0] > _JUST_S:

@@ -223,7 +223,7 @@ class ArchiveRounds:
                 self.begin(folder, told, clears=False)
             except RemoteFailed:
                 raise
-            except LogError:  # the compaction reports the error
+            except LogError:  # ignored here, because the compaction will report the error
                 free.add(name)
                 return
             begun = self._rounds[folder][1]
@@ -260,7 +260,8 @@ class ArchiveRounds:
         while self._rounds:
             time.sleep(RENEW_EVERY_S)
             for folder, (_, begun) in list(self._rounds.items()):
-                with contextlib.suppress(LogError):  # the commit reports the error
+                # ignored here, because the commit will report the error
+                with contextlib.suppress(LogError):
                     partition_store_at(folder).renew(begun)
 
     def base(self, folder: str) -> VersionedManifest:

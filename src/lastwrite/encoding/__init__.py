@@ -2,4 +2,4 @@
 
 from lastwrite.encoding.kernel_cache import drop_stale_kernels
 
-drop_stale_kernels()  # must run before any module loads a kernel
+drop_stale_kernels()  # outdated kernels must be deleted before any module loads a kernel

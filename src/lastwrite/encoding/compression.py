@@ -35,9 +35,9 @@ from lastwrite.encoding.zstd_frame import LEVEL
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
-# version of the format, and lowest version of a reader
+# the xerial header: magic, version of the format, and lowest version that a reader must support
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
-XERIAL_CHUNK_BYTES = 32 * 1024  # uncompressed bytes per chunk
+XERIAL_CHUNK_BYTES = 32 * 1024  # uncompressed bytes per xerial chunk
 _XERIAL_HEAD_AS_LENGTH = int.from_bytes(XERIAL_MAGIC[:4], "big", signed=True)
 
 # The gzip header that Java 17 writes: method deflate, no name, no time, unknown system.

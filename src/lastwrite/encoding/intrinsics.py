@@ -75,12 +75,13 @@ def _swapper(width: int) -> Any:
     return swap
 
 
-load8 = _loader(8)  # (bytes, position) -> uint64
-load64 = _loader(64)  # (bytes, position) -> little-endian uint64
+load8 = _loader(8)  # takes bytes and a position, and returns a uint64
+# takes bytes and a position, and returns a uint64 that was stored little-endian
+load64 = _loader(64)
 load32 = _loader(32)
 load16 = _loader(16)
 store8 = _storer(8)
-store64 = _storer(64)  # (bytes, position, uint64)
+store64 = _storer(64)  # takes bytes, a position and the uint64 to store
 store32 = _storer(32)
 store16 = _storer(16)
 swap64 = _swapper(64)  # uint64 -> uint64

@@ -41,7 +41,7 @@ _FOLDERS = (
     "pulsar/format",
 )
 _STAMP = "kernels.digest"
-_LOCK = "kernels.lock"  # one byte of it is locked for each kernel that is being compiled
+_LOCK = "kernels.lock"  # lock file; one byte is locked for each kernel that is being compiled
 _KINDS = ("*.nbi", "*.nbc", "*.code")
 COMPILING = "compiling kernels (once)"
 _is_told = False

@@ -60,7 +60,7 @@ class LoserMarker:
         for place, last, lost in zip(unit.states, unit.last_records, losers, strict=True):
             if len(lost):
                 self._lost.setdefault(place, (last + 1, []))[1].append(lost)
-        self._held_bytes += unit.entry_bytes // 4  # at most four bytes per entry, if all lose
+        self._held_bytes += unit.entry_bytes // 4  # the losers take at most four bytes per entry
         if self._held_bytes > self._most_bytes:
             self.mark()
 

@@ -108,7 +108,7 @@ class _Scanner:
         self._secret = secret_from(unit.secret)
         self.states: ByteArray = buffers.rows("states", 1 << 18, np.uint8)
         self._columns = 3 if unit.policy.strategy.has_versions else 2
-        # whole keys take about as much memory as their entries
+        # fewer entries with whole keys, which take about as much memory as the entries
         words = 4 if unit.exact else self._columns
         self._reserve_entries(2 * unit.limits.block_entries // words)
         self._filled = 0

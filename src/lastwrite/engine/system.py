@@ -153,7 +153,7 @@ class CommitPlan:
     sources: Sequence[Sequence[Segment]] = ()
     outputs: Sequence[SegmentOutput] = ()
     first_dirty: int | None = None  # new first dirty offset; None keeps the old one
-    retention: Retention | None = None  # a copy omits the segments that retention deletes
+    retention: Retention | None = None  # segments that retention deletes; a copy omits them
     policy: Policy | None = None  # policy of the round; None if there was no round
     # transaction index entries of the segments in ``outputs``
     aborted: Sequence[AbortedTransaction] = ()
@@ -232,7 +232,7 @@ class Rules(ABC):
 class LogStore(ABC):
     """Reads, writes and commits the partitions of a system."""
 
-    offset_span: int  # largest distance of an offset from its segment's base
+    offset_span: int  # largest distance of an offset from its segment's base offset
     joins_parts: bool = True  # whether several tasks may write parts of a segment
     keeps_scans: bool = False  # whether scans may be stored beside the log
     # whether ``recover`` finishes an interrupted commit; if not, it undoes the commit

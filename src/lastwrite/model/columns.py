@@ -34,7 +34,7 @@ BATCH = np.dtype(
         ("max_timestamp", np.int64),
         ("horizon", np.int64),  # delete horizon, or NO_HORIZON
         ("flags", np.int64),  # the batch flags below
-        ("producer_id", np.int64),  # -1 if the batch has no producer
+        ("producer_id", np.int64),  # the producer's id; -1 if the batch has no producer
         ("producer_epoch", np.int64),
         ("codec", np.int64),  # the format's codec number; 0 means not compressed
         ("plain_start", np.int64),  # start of the uncompressed records in the plain buffer

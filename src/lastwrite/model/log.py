@@ -57,7 +57,7 @@ class Segment:
     may be wrong. Such bytes are never read. The indexes are not read if ``is_indexed`` is false.
     """
 
-    base_offset: int  # base offset of the segment; -1: before all offsets
+    base_offset: int  # base offset of the segment; -1 means before all offsets
     path: str
     size_bytes: int  # bytes of the batches
     mtime_ns: int

@@ -57,7 +57,7 @@ class ScanRange:
     lowest_offset: int  # lowest offset that the segment may have
     end_offset: int  # end of the segment's offsets, exclusive
     keyed: bool  # whether the piece is in the round's range; others are only checked and counted
-    is_indexed: bool = True  # false if the indexes may be wrong after a crash: they are not read
+    is_indexed: bool = True  # false if the indexes may be wrong after a crash, and must not be read
     cached: CachedScan | None = None  # stored scan of an earlier round, if any
     growing: int = 0  # as ``Segment.growing``
     etag: str = ""  # as ``Segment.etag``
@@ -127,7 +127,7 @@ class CachedScan(Protocol):
 class Rates(NamedTuple):
     """Rate limits in bytes per second, over all workers together. Infinity means no limit."""
 
-    both: float = math.inf  # bytes read plus bytes written
+    both: float = math.inf  # limit of bytes read plus bytes written
     reading: float = math.inf
     writing: float = math.inf
 
@@ -148,16 +148,18 @@ class Limits:
 
     # bytes of a segment that are read at once; grows to the largest batch, at most plain_bytes
     chunk_bytes: int = 1 << 20
-    plain_bytes: int = 64 << 20  # largest decompressed batch
+    plain_bytes: int = 64 << 20  # bytes of the largest batch after decompression
     block_entries: int = 1 << 18  # entries per block
     slice_bytes: int = 16 << 20  # bytes of entries in memory during an election
-    piece_bytes: int = 32 << 20  # largest piece; the states of its records are in memory at once
+    # bytes of the largest piece; the states of all its records are in memory
+    piece_bytes: int = 32 << 20
     piece_records: int = 1 << 25  # approximate largest number of records in a piece
     reading: tuple[Throttle, ...] = ()  # throttles for bytes that are read
     writing: tuple[Throttle, ...] = ()  # throttles for bytes that are written
     # bytes per request of an object; requests run ahead of sequential reads
     ahead_bytes: int = 8 << 20
-    stores: StoreSettings | None = None  # None means the settings of the worker's process
+    # object store settings; None means those of the worker's process
+    stores: StoreSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,7 @@ class PieceTransactions:
     """
 
     producers: Int64Array
-    marks: npt.NDArray[np.uint8]  # bits of ``engine.rules.transactions``, one byte per producer
+    marks: npt.NDArray[np.uint8]  # flags, one byte per producer; see ``engine.rules.transactions``
     markers: tuple[PendingMarker, ...]
     contradiction: int | None  # offset of a marker that disagrees with the transaction index
 
@@ -312,7 +314,7 @@ class RewriteUnit:
     policy: Policy
     index_interval_bytes: int
     limits: Limits
-    folder: str | None  # folder in which the output is staged; None measures only
+    folder: str | None  # folder in which the output is staged; None means that it is only measured
     mtime_ns: int = 0  # modification time of the last replaced segment, which new files get
     aborted: tuple[AbortedTransaction, ...] = ()  # entries of the new segment's transaction index
     reports_rest: bool = False  # whether the result has a ``PieceLeft`` for each piece
@@ -327,7 +329,7 @@ class ScannedEntries(NamedTuple):
     """The blocks and states of a scanned piece, if they are in memory rather than in a file."""
 
     blocks: list[npt.NDArray[np.uint8]]  # blocks in order, in the format of a scratch file
-    states: npt.NDArray[np.uint8]  # states after the election
+    states: npt.NDArray[np.uint8]  # record states after the election
 
 
 class CacheUnit(Protocol):
@@ -369,7 +371,7 @@ class SegmentOutput:
     log_path: str = ""
     index_path: str = ""
     time_index_path: str = ""
-    transaction_index_path: str = ""  # empty if the new segment has no such index
+    transaction_index_path: str = ""  # path of the index; empty if the new segment has none
     largest_timestamp_ms: int = -1  # largest timestamp of the batches; -1 if there is none
     # further new segments, if offsets are too far from this segment's base
     more_outputs: tuple[SegmentOutput, ...] = ()

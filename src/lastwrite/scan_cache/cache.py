@@ -46,7 +46,7 @@ from lastwrite.scan_cache.segment import NOBODY, CachedPiece, CachedSegment, Seg
 from lastwrite.scan_cache.task import FileCachedScan, WriteUnit, write_object, write_segment
 from lastwrite.spark.work import Runner
 
-LEAST_SEGMENT_BYTES = 1 << 20  # scanning a smaller segment is cheaper than a cache file
+LEAST_SEGMENT_BYTES = 1 << 20  # smaller segments are not cached, because scanning them is cheaper
 # A round uses cached scans that have up to 2 bucket bits too few. Their buckets are at most four
 # times too large. A segment whose cached scan has fewer bits is scanned again.
 _MOST_COARSE_BITS = 2

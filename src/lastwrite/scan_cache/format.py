@@ -39,7 +39,8 @@ class CacheHeader(NamedTuple):
     """The header of a cache file."""
 
     # fmt: off
-    magic:           Annotated[int, At(0,   U64)]  # "lw-kept", then the version, 1
+    # the text "lw-kept", then the version, which is 1
+    magic:           Annotated[int, At(0,   U64)]
     base_offset:     Annotated[int, At(8,   I64)]  # base offset of the segment
     # the segment's identity: size, times and inode of .log, .index and .timeindex
     log_size:        Annotated[int, At(16,  I64)]

@@ -225,7 +225,8 @@ class SparkRunner(Runner):
             LogError: Spark failed, or ``cancel`` was called.
             EnvironmentUnfit: Spark does not start, or a cluster starts no executor.
         """
-        self.spark.stop_job()  # the persistent job's tasks occupy the workers
+        # the persistent job must end first, because its tasks occupy the workers
+        self.spark.stop_job()
         return self._begin_job(name, act, progress, task_bytes).result()
 
     def _begin_job(

@@ -232,7 +232,7 @@ class OwnSpark:
                 raise EnvironmentUnfit(
                     f"PySpark cannot be imported: {error}", remedy="run pip install pyspark"
                 ) from error
-            # Py4J prints a traceback if the user presses Ctrl-C
+            # Suppress the traceback that Py4J prints if the user presses Ctrl-C.
             logging.getLogger("py4j").setLevel(logging.CRITICAL)
             self._context = self._context_of_boot(SparkContext) or self._context_in_sparks_way(
                 SparkContext
@@ -500,7 +500,7 @@ def _take_ahead(system: str | None) -> Boot | None:
     try:
         return boot or Boot(lambda: system)
     except (EnvironmentUnfit, OSError):
-        return None  # PySpark's launcher is used then, and reports the cause
+        return None  # PySpark's launcher is used instead, and reports the cause
 
 
 def _is_plain(master: str, conf: Mapping[str, str]) -> bool:

@@ -35,7 +35,8 @@ BUFFER_BYTES = 1 << 20
 # processed.
 _BUFFERS = 4
 _WRITEBACK_BYTES = 8 << 20
-_WRITEBACK_AT_END_BYTES = 256 << 10  # the sync writes a smaller remainder
+# least bytes for which writeback starts at the file's end; the sync writes a smaller remainder
+_WRITEBACK_AT_END_BYTES = 256 << 10
 _ALIGNMENT = 4096  # alignment in bytes of positions and sizes; sufficient for any disk
 _DIRECT = getattr(os, "O_DIRECT", 0)  # macOS has none
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

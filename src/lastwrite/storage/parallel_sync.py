@@ -30,7 +30,8 @@ _LEAST_A_THREAD = 4
 T = TypeVar("T")
 R = TypeVar("R")
 
-DiskWork: TypeAlias = Callable[[], None]  # a sync of a file or folder, or a removal
+# a disk operation: a sync of a file or folder, or a removal
+DiskWork: TypeAlias = Callable[[], None]
 Steps: TypeAlias = Generator[Sequence[DiskWork], None, None]
 # the error that ended an operation; None after success
 Outcome: TypeAlias = LogError | OSError | None

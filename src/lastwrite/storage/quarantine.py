@@ -42,11 +42,12 @@ class QuarantineFile:
 
     place: lock.LockPlace
     text_of: Callable[[TopicPartition], str]
-    # parses the name of a partition; returns None for other texts
+    # function that parses the name of a partition; returns None for other texts
     name_of: Callable[[str], TopicPartition | None]
-    folder_of: Callable[[str, TopicPartition], str]  # returns the folder of a partition of a root
+    # function that returns the folder of a partition in a root
+    folder_of: Callable[[str, TopicPartition], str]
     system: str = ""  # the system's name in archives; empty if it has no archives
-    # returns whether the partitions of a root belong to an archive
+    # function that returns whether the partitions of a root belong to an archive
     is_archive: Callable[[str, Collection[TopicPartition]], bool] = lambda root, names: False
 
     def object_of(self, root: str) -> tuple[ObjectStore, str]:

@@ -45,7 +45,7 @@ TRY_AGAIN = (
     "broker"
 )
 
-_LEAST_BYTES = 64 << 10  # minimum bytes of a request; a smaller request takes as long
+_LEAST_BYTES = 64 << 10  # minimum bytes of a request, because a smaller request takes as long
 
 # maximum bytes of an index or another side file, far above the usual size
 SMALL_LIMIT_BYTES = 256 << 20

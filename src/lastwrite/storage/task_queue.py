@@ -41,7 +41,8 @@ class _Notifier:
     def wait(self, seconds: float) -> None:
         """Wait for a byte, at most ``seconds``. Spurious wake-ups are possible."""
         if self._poll.poll(1000 * seconds):
-            with contextlib.suppress(BlockingIOError):  # another process has read the byte
+            # no error: another process has read the byte
+            with contextlib.suppress(BlockingIOError):
                 os.read(self._handle, 1)
 
     def close(self) -> None:

@@ -210,7 +210,7 @@ def _compile(kernels: Any, reporting: socket.socket, *, is_last_first: bool) -> 
             # an error is ignored here, because a task will raise and report it
             with suppress(Exception):
                 part()
-            with suppress(OSError):  # the other process has reported all parts
+            with suppress(OSError):  # ignored: the driver has received all parts, and reads no more
                 reporting.send(bytes([number]))
         for part in kernels.LATER[::order]:
             with suppress(Exception):

@@ -233,7 +233,8 @@ class Jvm:
                 )
                 raise EnvironmentUnfit(death.problem, remedy=death.remedy)
             time.sleep(0.005)
-        told = self._gateway_file.read_bytes()  # port, length of the secret, secret
+        # the file contains the port, the length of the secret, and the secret
+        told = self._gateway_file.read_bytes()
         port, size = struct.unpack_from(">ii", told)
         names = {
             "PYSPARK_GATEWAY_PORT": str(port),

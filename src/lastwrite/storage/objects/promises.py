@@ -32,7 +32,7 @@ _READ_ONLY = (
     "could lose data"
 )
 
-Clock = Callable[[], int]  # returns the present time in milliseconds
+Clock = Callable[[], int]  # a function that returns the present time in milliseconds
 
 
 class PromiseResult(NamedTuple):

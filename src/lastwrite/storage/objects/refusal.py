@@ -70,7 +70,7 @@ class Refusal:
     is_builder: bool  # whether the client rejected the request without sending it
     is_nobody: bool  # whether the client found no credentials
     is_redirect: bool
-    cause: str  # why no response arrived, in words
+    cause: str  # text that states why no response arrived
 
     @classmethod
     def of(cls, error: BaseException) -> Refusal:
