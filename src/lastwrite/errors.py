@@ -48,9 +48,8 @@ def is_of_archive(path: str) -> bool:
 def remedy_at(path: str | None, remedy: str | None, of_archive: str = _OF_ARCHIVE) -> str | None:
     """The remedy for damage at ``path``.
 
-    It is ``of_archive`` if the path is in an archive, else ``remedy``.
-
-    No broker has a replica of an archive's objects.
+    It is ``of_archive`` if the path is in an archive, because no broker has a replica of an
+    archive's objects. Otherwise it is ``remedy``.
     """
     is_archived = remedy is not None and path is not None and is_of_archive(path)
     return of_archive if is_archived else remedy

@@ -13,10 +13,11 @@ class CacheKeeper:
     """Updates a table repeatedly.
 
     Args:
-        turn: called for each update of the table.
+        turn: updates the table once.
         every_s: seconds between two updates. The pauses grow to at most five minutes while a store
             or catalog is unavailable.
-        told: receives the report of the first update, and of each update that changed the table.
+        on_round: receives the report of the first update, and of each update that changed the
+            table.
         note: receives a sentence if an update failed and will be retried.
 
     Raises:

@@ -45,7 +45,7 @@ from lastwrite.rocketmq.rules import live_settings as of_rocketmq
 from lastwrite.storage.objects.address import is_address, real_path, use
 from lastwrite.storage.ownership import reject_foreign
 
-# default pause for archives in a bucket, where each check costs one request per partition
+# default pause between checks of archives in a bucket; a check costs one request per partition
 _LOOK_MS = 300_000
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def _check_roots(
                 system.is_policy_known(folder, names) for folder in partitions
             )
         except LogError:
-            may_know = True  # the loop reports a damaged metadata log
+            may_know = True  # no error: the loop reports a damaged metadata log
         unknown.append(root)
     if not may_know:
         raise InvalidConfig(

@@ -37,8 +37,8 @@ class RoundEnded(FrozenDocument, frozen=True, kw_only=True):
     saved_percent: ClassVar[float] = figure(lambda self: round(self.saved(), 2))
     # records that were dropped because they have no key
     keyless: ClassVar[int] = figure(lambda self: self.report.verdicts.get(Verdict.KEYLESS.label, 0))
-    wave_partitions: int  # number of partitions in the wave
-    # duration of the whole wave
+    wave_partitions: int  # number of partitions that the thread compacted together
+    # duration of compacting all these partitions together
     seconds: Annotated[float, JsonName(rounded)] = field(name="wave_seconds")
     stage_seconds: Annotated[dict[str, float], JsonName(each_rounded)]
 
@@ -65,10 +65,10 @@ class FollowerFetched(FrozenDocument, frozen=True, kw_only=True):
 
     event: ClassVar[str] = figure(lambda self: "brought")
     time_ms: int
-    partitions: int  # partitions with new records
+    partitions: int  # number of partitions with new records
     bytes: int
     lag_records: int  # records that the archive does not have yet, over all partitions
-    held: int  # partitions that could not be fetched
+    held: int  # number of partitions that could not be fetched
     # largest number of attempts for a partition; above 1 if another writer committed first
     attempts: int = 1
     seconds: Annotated[float, JsonName(rounded)]
@@ -138,7 +138,7 @@ Event = (
 
 
 class Events:
-    """Passes events to the function ``tell``, one at a time, in the calling thread.
+    """Passes events to the function ``notify``, one at a time, in the calling thread.
 
     A lasting condition is reported only once. ``now_ms`` is the clock for notes.
     """

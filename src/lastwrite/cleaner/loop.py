@@ -4,9 +4,10 @@
      ▲                                                │
      └──────────── a wave ended, or the backoff ◄─────┘
 
-All decisions are made in the thread that calls ``run``; other threads only run waves. The list of
-partitions in progress therefore needs no lock, unlike in Kafka's cleaner. A lock on each partition
-excludes other processes.
+A *wave* is a group of partitions that one thread compacts together. All decisions are made in the
+thread that calls ``run``; other threads only run waves. The list of partitions in progress
+therefore needs no lock, unlike in Kafka's cleaner. A lock on each partition excludes other
+processes.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from lastwrite.reports.compaction import CompactionReport, PartitionReport, Quar
 from lastwrite.storage.quarantine import read_quarantine, record_failures, release
 
 _FAILED = (Status.DAMAGED, Status.FAILED)
-_SWEEP_EVERY_S = 86_400.0  # daily, because sweeping an archive costs two requests per partition
-_SWEPT_AT_ONCE = 256  # partitions that are swept between two checks for a stop
+_SWEEP_EVERY_S = 86_400.0  # a day, because sweeping an archive costs two requests per partition
+_SWEPT_AT_ONCE = 256  # number of partitions that are swept between two checks for a stop
 _MOST_TOPICS = 10  # topics that a note lists
 
 
@@ -348,7 +349,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             self._set_aside(candidate, reason, now_ms)
 
     def _account(self, folders: Sequence[str], now_ms: int) -> None:
-        """Report, once per folder, files that compaction left unchanged because they are no log."""
+        """Report the unchanged files of log folders that are no log, if a folder has new ones."""
         try:
             found = self._system.untouched(folders, None)
         except LogError as error:

@@ -31,7 +31,7 @@ class Candidate:
     folder: str
     name: TopicPartition
     home: str = (
-        ""  # folder that contains the partition's lock, and the list of set-aside partitions
+        ""  # folder that contains the partition's lock and the list of quarantined partitions
     )
     size_bytes: int = 0
     compacts: bool = False

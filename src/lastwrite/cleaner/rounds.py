@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from lastwrite.spark.inline import Inline
 
-CANCEL_S = 3.0  # seconds after a stop in which tasks may end by themselves
-# further seconds in which file swaps or publications that began before the stop may end
+CANCEL_S = 3.0  # seconds that tasks have after a stop to end by themselves
+# further seconds for the end of file swaps and publications that began before the stop
 GIVE_UP_S = 30.0
 DONE = (Status.CLEANED, Status.UNCHANGED)
 

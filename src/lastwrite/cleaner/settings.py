@@ -47,7 +47,8 @@ class SettingsSource:
         rules: Callable[[Mapping[str, object]], Mapping[str, object]] = dict,
         look_ms: int | None = None,
     ) -> None:
-        """
+        """Read the settings for the first time.
+
         Args:
             rules: selects the settings for compaction.
             look_ms: the default pause between looks. None means the default of the system.

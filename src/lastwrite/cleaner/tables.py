@@ -178,7 +178,7 @@ class KeptTables:
         tables: the tables to maintain. None means that no topic has a table.
         config: returns the current settings. Only ``storage.*`` are used.
         metrics: None if there are no tables.
-        tell: receives the events of updates.
+        notify: receives the events of updates.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class KeptTables:
             )
 
     def must_precede(self, candidate: Candidate) -> bool:
-        """Whether a round on the candidate must wait for the update of its topic's table."""
+        """Whether a round on this partition must wait for the update of its topic's table."""
         table = self._tables.get((candidate.root, candidate.name.topic))
         if table is None:
             return False

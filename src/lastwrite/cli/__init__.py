@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130  # Typer's exit status after Ctrl-C
 _AGAIN_S = 0.05
-# a number of objects that is not reached while a command's modules are loaded
+# more objects than are created while a command's modules are loaded
 _LOADED_OBJECTS = 150_000
-# Parts of file names. In such a file, an exception from a signal is lost, or leaves a lock
-# acquired.
+# Parts of the names of source files whose code loses an exception that a signal raises, or does not
+# release a lock then.
 _WHERE_NONE_MAY_COME = ("<frozen importlib", "/llvmlite/", "/logging/__init__.py")
 
 

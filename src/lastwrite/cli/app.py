@@ -39,7 +39,7 @@ _COMMANDS = (
     "completions",
     "schema",
 )
-COMPLETION = "_LASTWRITE_COMPLETE"  # the variable by which a shell's script requests words
+COMPLETION = "_LASTWRITE_COMPLETE"  # environment variable by which a shell requests completions
 _ENDS = ("min", "max")
 _HELP = """Keep the last write of every key: compact logs of Kafka, RocketMQ and Pulsar, on Spark.
 
@@ -85,7 +85,7 @@ class _Plain:
     """Converts a parameter's values to text, list of texts or number, without Pydantic.
 
     Typer converts all values with Pydantic. Loading Pydantic takes longer than most commands run.
-    It is therefore only used for other types and for invalid values.
+    Pydantic is therefore only used for other types and for invalid values.
     """
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:

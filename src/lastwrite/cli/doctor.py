@@ -103,9 +103,9 @@ class TempFolder(FrozenDocument, frozen=True):
 
 
 class DoctorReport(Document, kw_only=True):
-    """The results of all checks and the measured values. A value is None if it is unknown.
+    """The results of all checks and the measured values.
 
-    The finding with the same name has the reason.
+    An unknown value is None; the finding with the name of the value has the reason.
     """
 
     healthy: bool

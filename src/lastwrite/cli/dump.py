@@ -358,7 +358,7 @@ def _record(row: dict[str, Any]) -> str:
         meaning = row.get("decoded")
         if meaning is not None and "type" in meaning:
             text += _meaning(meaning, row)
-        else:  # ``_shown`` prints keys and values that are text as text
+        else:  # ``_shown`` prints a key or value as text if possible
             text += f"{_meant(row, 'key', _shown(row['key']))} = "
             text += _meant(row, "value", _shown(row["value"]))
     if row["headers"]:
@@ -443,7 +443,7 @@ def _batch(row: dict[str, Any]) -> str:
 
 
 def _shown(coded: str | None) -> str:
-    """The text of bytes in Base64: quoted if they are text, otherwise hexadecimal digits.
+    """Bytes, given in Base64, as text: in quotes if they are printable, otherwise in hexadecimal.
 
     None is shown as ``null``.
     """

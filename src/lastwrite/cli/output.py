@@ -41,7 +41,7 @@ _SENTENCE_WIDTH = 40  # minimum width of a table's last column
 _SECONDS_A_LINE = 5.0
 _TELLING_BYTES = 1 << 16
 _WORDS_AT_ONCE = 1 << 14  # number of JSON tokens that are written at once
-_BESIDE_THE_BAR = 56  # number of columns of a progress line beside the bar
+_BESIDE_THE_BAR = 56  # number of columns of a progress line that the bar does not fill
 
 
 _NO_RIGHTS = "give the user who runs Lastwrite the rights for this path, or choose another path"

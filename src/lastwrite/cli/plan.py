@@ -226,7 +226,7 @@ def _published_lines(report: CompactionReport) -> Iterator[str]:
 
 
 def _expired_lines(report: CompactionReport) -> Iterator[str]:
-    """Lines with the oldest expired segments of each partition, and the reasons."""
+    """Lines with the oldest expired segments of each partition, and why they expired."""
     if any(partition.retention for partition in report.partitions):
         yield ""
     goes = "would be deleted" if report.dry_run else "was deleted"

@@ -1,6 +1,7 @@
-"""The versions of what Lastwrite runs on, found without an import of libraries or a start of Spark.
+"""The versions of Lastwrite, Python, Java and libraries.
 
-Only a Java that has no file ``release`` is started, to print its version.
+No library is imported, and Spark is not started. Java is started only if it has no file
+``release``, to print its version.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     lastwrite.compact("/var/lib/kafka/orders-0", config={"delete.retention.ms": 0})
 
-Both commands use a Spark session or start one. A log that a broker or another run has locked is
-refused. Two commands work beside a broker, too: ``plan``, and for Kafka ``compact`` with ``to``.
+Both commands use a Spark session or start one. A log that a broker or another run has locked causes
+an error. Two commands also work while a broker runs: ``plan``, and for Kafka ``compact`` with
+``to``.
 """
 
 from __future__ import annotations
@@ -382,7 +383,7 @@ def _hold(
 
 
 def _reject_copy(system: System, root: str, options: Options) -> None:
-    """Refuse to copy a log that a broker has open, unless the system allows such copies.
+    """Check that no broker has a copied log open, unless the system allows such copies.
 
     Raises:
         LogHeld: a broker has the log open.
@@ -409,7 +410,7 @@ def _add_figures(report: CompactionReport, before: Requests, runner: Runner) -> 
 
 
 def _account(context: Context, folders: Sequence[str], report: CompactionReport) -> None:
-    """Add the unchanged or uncopied files that are not part of a log to the report."""
+    """List in the report the files that are not part of a log, and were not changed or copied."""
     options = context.options
     if options.dry_run:
         return

@@ -236,10 +236,10 @@ def fetch(
 
 
 def _reject_nothing_at(folder: str) -> None:
-    """Refuse a path that has no ledgers: a file, a missing folder, a folder above log roots.
+    """Raise an error if the path is a file, a missing folder, or a folder above log roots.
 
     Raises:
-        NotALog: with the path to give instead.
+        NotALog: the path is one of these. The remedy states which path to give instead.
     """
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise NotALog(

@@ -123,7 +123,7 @@ def _reject_set_aside(request: FollowRequest, scheme: _Scheme) -> None:
 
 
 def limits_of(memory: str | int | None, rate: str | int | None) -> Limits:
-    """The limits for fetching one partition: a share of ``memory``, and ``rate`` for all together.
+    """The limits for fetching one partition: its share of ``memory``, and all partitions' rate.
 
     ``rate`` is a number of bytes per second, or a text such as ``50m``. None means no limit.
 

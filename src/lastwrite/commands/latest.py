@@ -1,4 +1,4 @@
-"""``latest``: the last writes of a topic, as a consumer finds them that reads from offset 0.
+"""``latest``: the last writes that a consumer finds if it reads a topic from offset 0.
 
 For ``a=1@0 b=2@1 a=3@2`` and a tombstone of ``b`` at 3, the table is ``{a: 3}``. Earlier
 compactions make no difference. Last writes are found as in ``table``. Records without a key are not
@@ -49,8 +49,8 @@ class Table(dict[Any, Any]):
 
     Attributes:
         end_offsets: the first offset that is not in the table, by partition. RocketMQ: by queue.
-            Pulsar: -1 if the topic has no partitions; the offset is a message id,
-            ``LEDGER:ENTRY``, as ``read`` accepts it for ``start``.
+            Pulsar: by partition, -1 for a topic without partitions; the offset is a message id,
+            ``LEDGER:ENTRY``, a valid ``start`` for ``read``.
         notes: gaps in the topic's archive that were accepted as lost.
     """
 
@@ -210,7 +210,7 @@ def latest(
         made = DecodedRows(wanted, None, logs[0].name.topic if logs else "")
         with KeyedTable(rows, logs, budget) as found:
             frame = frame_of(session, list(found.units(made.raw_columns)), made)
-            # an attribute that the type DataFrame does not have
+            # mypy is ignored here, because the type DataFrame does not declare this attribute
             frame.end_offsets = ends_of(found)  # type: ignore[attr-defined]
             return frame
 

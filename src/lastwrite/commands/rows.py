@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lastwrite.rows.decoded import DecodedRows
 
 VIEWS = ("log", "compacted")
-# memory for reading in a task; a quarter is left for libraries and task data
+# bytes of memory for reading in a task; the last quarter is for libraries and task data
 _MEMORY_BYTES = parse_bytes(MEMORY) * 3 // 4
 
 

@@ -105,7 +105,7 @@ def table(
 
 @contextmanager
 def _naming_the_rest(where: tuple[str, str | None] | None) -> Iterator[None]:
-    """Extend the remedy of a damage error: how to read the undamaged records."""
+    """Add to the remedy of a damage error how to read the undamaged records."""
     try:
         yield
     except CorruptLog as error:

@@ -50,7 +50,7 @@ WORDS = 8
     JUMP,  # operand a: number of the next instruction
     NULLS,  # append a null to each slot from ``slot`` to ``a`` - 1
     PRESENT,
-    ITEMS,  # begin an array or map; slot -1: skip it; operand a: depth; b: number after NEXT
+    ITEMS,  # begin an array or map, skipped if slot is -1; operand a: depth; b: number after NEXT
     NEXT,  # end an item; operand a: depth; b: number of the ITEMS instruction
 ) = range(18)
 AS_NARROW, AS_WIDE, AS_FLOAT, AS_DOUBLE = range(4)

@@ -1,4 +1,4 @@
-"""Parse Avro schemas: resolves names, and refuses types that no column can represent.
+"""Parse Avro schemas: resolve names, and reject types that no column can represent.
 
 Source: Avro 1.12 specification, "Schema Declaration", "Logical Types".
 """
@@ -83,8 +83,8 @@ class AvroType:
 def parse_avro(text: str, references: Iterator[str] | tuple[str, ...] = ()) -> AvroType:
     """Parse a schema.
 
-    ``references`` are the schemas that ``text`` refers to, directly or indirectly. Each follows
-    the schemas that it refers to itself.
+    ``references`` are the schemas that ``text`` refers to, directly or indirectly, in an order in
+    which each schema refers only to earlier ones.
 
     Raises:
         InvalidConfig: the text is no Avro schema, or has a type that no column can represent. The

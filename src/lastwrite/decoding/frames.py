@@ -66,8 +66,8 @@ def frames_of(
 ) -> tuple[Int64Array, Int64Array, list[Frame]]:
     """Decode the frames of values.
 
-    Returns three things: for each value, the bytes of its frame, or 0 without a frame; for each
-    frame, its index in the list of distinct frames; and this list.
+    Returns three things: the length in bytes of each value's frame, 0 for a value without a frame;
+    for each frame, its index in the list of distinct frames; and this list.
     """
     lengths = np.empty(len(starts), np.int64)
     frame_lengths(data, starts, ends, has_indexes, lengths)

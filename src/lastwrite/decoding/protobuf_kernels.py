@@ -59,18 +59,18 @@ from lastwrite.encoding.kernel import njit
     MESSAGE,
     TIMESTAMP,
     MERGED,  # a message left as bytes; repeated values are concatenated, which merges the messages
-    PASSED_OVER,  # skip a member of a oneof that is not requested, and clear the other members
+    PASSED_OVER,  # skip a member of a oneof, because it is not requested, and clear the others
 ) = range(18)
 
-# The columns of the table of messages, which describe three lists by first index and length:
-# the message's fields; in ``numbers``, the slots that are not null if their field is absent; in
-# ``numbers``, the slots of required fields.
+# The columns of the table of messages. They contain the first index and the length of three lists:
+# the message's fields; the slots (in ``numbers``) that are not null if their field is absent; the
+# slots (in ``numbers``) of required fields.
 FIELDS_AT, FIELD_COUNT, SET_AT, SET_COUNT, REQUIRED_AT, REQUIRED_COUNT = range(6)
 MESSAGE_WORDS = 6
 # The columns of the table of fields. The fields of a message are sorted by number.
 # ``LIST``: the slot of the list whose item is ``SLOT``, or -1.
-# ``OTHERS_AT``: for a member of a oneof: index in ``numbers`` of the first slot and the end of the
-# slots of each other member.
+# ``OTHERS_AT``: for a member of a oneof, the index in ``numbers`` of the other members' ranges of
+# slots (first, end).
 # ``SYMBOLS_AT``: index in ``numbers`` of an enum's numbers, ascending, then their symbols.
 (
     NUMBER,
@@ -87,7 +87,7 @@ MESSAGE_WORDS = 6
 ) = range(11)
 FIELD_WORDS = 11
 VARINT, FIXED64, DELIMITED, GROUP, GROUP_END, FIXED32 = range(6)
-# An entry of the stack: a message's index, its end, the group's number or 0, the expected field.
+# The words of a stack entry: a message's index, its end, the group's number or 0, expected field.
 FRAME_WORDS = 4
 MOST_GROUPS = 100  # most levels of nested groups in skipped fields
 

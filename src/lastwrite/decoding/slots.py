@@ -1,4 +1,4 @@
-"""Slots: the columns of a shape in one arena, which kernels fill and Arrow columns are built from.
+"""Slots: the columns of a shape in one arena. Kernels fill them; Arrow columns are built from them.
 
 The slots of a shape are numbered. Slots with one entry per row are first (a record, then its
 fields, in order), then the slots inside each list. Slots that always have the same number of

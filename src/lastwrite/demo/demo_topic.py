@@ -23,16 +23,16 @@ class WrittenTopic:
     keys: int
     bytes: int
     segments: int
-    segment_bytes: int  # segment.bytes by which the segments were rolled
+    segment_bytes: int  # value of segment.bytes with which the segments were rolled
 
 
 class DemoTopic(Protocol):
     """A topic whose last writes are known independently of compaction."""
 
     name: TopicPartition
-    write_stage: str  # the name of ``write`` in the report's times
-    compare_stage: str  # the name of the comparison with ``live_keys``
-    sql: str  # a query of the view ``topic`` whose column ``of`` counts the live keys
+    write_stage: str  # name of the stage ``write`` in the report's times
+    compare_stage: str  # name of the stage that compares with ``live_keys``
+    sql: str  # query of the view ``topic``; its column ``of`` is the number of live keys
     # settings for compaction and verification, set by ``write``
     settings: Mapping[str, object]
 

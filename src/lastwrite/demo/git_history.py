@@ -65,7 +65,7 @@ class GitHistory:
     repository: str  # folder of the work tree, or of a bare repository
     commits: Sequence[
         bytes
-    ]  # ids in hex, oldest first; each is the first parent of the next; never empty
+    ]  # commit ids in hex, oldest first; each is the first parent of the next; never empty
     committed_ms: Sequence[int]  # commit time of each commit
     is_shallow: bool
 

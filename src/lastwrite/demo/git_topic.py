@@ -14,15 +14,15 @@ from lastwrite.model.progress import Progress
 
 _HEADER = b"commit"
 
-# changes that are read before the first is written, to choose the segment size
+# number of changes that are read before the first is written, to choose the segment size
 _SIZED_CHANGES = 100_000
 _SEGMENTS = 12  # approximate number of segments, of equal size
 _LEAST_SEGMENT_BYTES = 2048
 _MOST_SEGMENT_BYTES = 64 << 20
 _MOST_BATCH_BYTES = 16_384  # default batch.size of producers
 _ADVANCE_CHANGES = 2048
-# Number of written segments that fit in segment.bytes during compaction, which groups segments up
-# to that size. With the size at which the segments were rolled, no two would be grouped.
+# segment.bytes during compaction, in multiples of the size at which the segments were rolled.
+# Compaction groups segments up to segment.bytes, so with a multiple of 1 it would group none.
 _MERGED_SEGMENTS = 4
 _SQL = """\
 SELECT if(contains(key, '/'), split_part(key, '/', 1), '.') AS folder, count(*) AS files,

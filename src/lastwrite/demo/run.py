@@ -25,7 +25,8 @@ from lastwrite.spark.inline import Inline, choose_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Spark verifies topics from this size on. Smaller topics take less time than a start of Spark.
+# Topics of this size or more are verified by Spark. Verifying a smaller topic takes less time than
+# starting Spark.
 _SPARK_FROM_BYTES = 64 << 20
 
 

@@ -49,7 +49,7 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.storage import files
 
 _MAX_RELATIVE_OFFSET = (1 << 31) - 1
-# an upper bound, as producers estimate it: length, attributes, deltas and sizes as varints
+# upper bound, as in producers, of the bytes of a record's length, attributes, deltas and sizes
 _RECORD_OVERHEAD_BYTES = 21
 _NO_BROKER_EPOCH = -1
 _BUFFER_BYTES = 1 << 20

@@ -40,10 +40,11 @@ class RecordFacts:
     goes: bool  # the next round drops the record
     shadowed: bool  # the key has a later write in the range of the next round
     shadowed_ever: bool  # the key has a later write anywhere in the log
-    # the delete horizon of the record's batch or, if policy.ages_by_write_time, its write time
+    # the delete horizon of the record's batch or, if policy.ages_by_write_time, the record's write
+    # time; None if no round has set a horizon yet
     horizon_ms: int | None
     is_old: bool  # the record has format v0 or v1
-    file_ms: int  # when the segment's file was last changed
+    file_ms: int  # time when the segment's file was last changed
     batch_end: int  # the offset after the record's batch
     has_bad_horizon: bool = False  # the batch's delete horizon is below 0, and is ignored
     is_part: bool = False  # the record is a chunk of a message, but not the last chunk

@@ -62,7 +62,7 @@ class RangeReasons(NamedTuple):
 
 
 class RecordDescription(NamedTuple):
-    """A record as its system describes it."""
+    """A record, described in its system's terms."""
 
     offset: int
     place: str  # the record's offset in the system's terms
@@ -97,7 +97,7 @@ class RecordExplainer(ABC):
         """
 
     def stored_keys(self, key: bytes) -> Sequence[bytes]:
-        """The stored forms of a key. Records of other keys may match: ``has_key`` excludes them."""
+        """The stored forms of a key. Other keys may have them, too; ``has_key`` excludes those."""
         return (key,)
 
     def has_key(self, record: KeyRecord, key: bytes) -> bool:
@@ -357,7 +357,7 @@ class _Explanation:
             self._damaged(error)
 
     def _keyless(self, following: RecordStates, decision: Decision) -> None:
-        """Add a reason if a round would refuse the partition for too many records without a key."""
+        """Add a reason if a round would skip the partition because too many records have no key."""
         out = self._out
         scans = [
             scan
@@ -482,7 +482,7 @@ def _with_retention(
 ) -> RecordExplanation:
     """The explanation of a record, with retention included.
 
-    If retention will delete the record's segment, that becomes the outcome.
+    If retention will delete the record's segment, this deletion becomes the record's outcome.
     """
     below, why = expired
     if record.offset >= below or record.fate is RecordOutcome.NEXT_ROUND:

@@ -40,7 +40,7 @@ class RecordStates:
         return self.partition.scans
 
     def of(self, number: int) -> ByteArray | None:
-        """The states of a piece's records, a byte each. None if the piece is above ``end``."""
+        """The states of a piece's records, a byte each. None if the election skipped the piece."""
         if not self.pieces[number].keyed:
             return None
         states = read_states(*self.scans[number].states_location)

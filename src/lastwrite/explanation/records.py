@@ -65,8 +65,8 @@ class _JudgedRecords:
 class WaitingRecords:
     """Counts the records that compaction will remove, and collects the records of some keys.
 
-    Pieces are processed oldest first. ``waiting`` has the counts. ``found`` has the records of each
-    of ``keys``, which have their stored form.
+    Pieces of the log are processed oldest first. ``waiting`` has the counts. ``keys`` are in their
+    stored form; ``found`` has the records of each key.
     """
 
     def __init__(self, context: Context, decision: Decision, keys: Sequence[bytes]) -> None:

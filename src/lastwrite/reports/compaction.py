@@ -55,11 +55,11 @@ class Backlog(FrozenDocument, frozen=True, kw_only=True):
     bytes: int
     segments_beyond: int  # the other segments, including the one that contains the horizon
     bytes_beyond: int
-    # segments below the horizon that retention does not keep after every subscription has read
-    # them; null if the retention is unknown
+    # segments below the horizon that retention deletes once every subscription has read them; null
+    # if the retention is unknown
     segments_free: int | None
     bytes_free: int | None
-    # the reason for the first segment below the horizon that retention keeps; null if it keeps
+    # why retention keeps a segment below the horizon, for the first such segment; null if it keeps
     # none
     reason: str | None
 
@@ -118,9 +118,9 @@ class PartitionReport(Document, kw_only=True):
     first_keyless_offset: int | None = None
     # the setting that decides whether records without a key are dropped
     keyless_setting: str | None = None
-    # whether an unavailable store is the cause, so that a later round may succeed
+    # whether the round failed because a store is unavailable; a later round may succeed
     may_pass: Annotated[bool, UNPRINTED] = False
-    # whether another writer committed first, so that a new round may succeed
+    # whether the round failed because another writer committed first; a new round may succeed
     lost_commit: Annotated[bool, UNPRINTED] = False
     attempts: int = 1  # number of rounds; more than 1 if another writer committed first
     # whether the partition is skipped because the user has not allowed dropping records without a
@@ -143,7 +143,7 @@ class StageFigures(FrozenDocument, frozen=True, kw_only=True):
     task_seconds: float
     task_cpu_seconds: float
     outside_seconds: float  # time of the workers while no task ran
-    between_seconds: float  # time of tasks outside of all steps
+    between_seconds: float  # time within tasks that belongs to no step
     steps: dict[str, float]
 
 
@@ -190,7 +190,7 @@ class CompactionReport(Document, kw_only=True):
     partitions: list[PartitionReport]
     totals: ClassVar[CompactionTotals] = figure(lambda self: self.sums())
     notes: list[OverriddenSetting] = []  # defaults given by the user that a topic overrides
-    # files beside the logs that the round did not change, or did not copy
+    # files next to the logs that the round did not change, or did not copy
     untouched: list[UntouchedFile] = []
     is_copy: Annotated[bool, UNPRINTED] = False
     requests: StoreRequests | None = None  # null without an archive in an object store

@@ -38,7 +38,7 @@ UNPRINTED = "unprinted"
 
 
 class Flatten(NamedTuple):
-    """An annotation: print the value's fields in place of the field, except those in ``but``."""
+    """An annotation of a field: print the fields of its value instead, except those in ``but``."""
 
     but: tuple[str, ...] = ()
 
@@ -209,7 +209,7 @@ def _is_document(kind: Any) -> bool:
 
 
 def _members(kind: Any) -> tuple[Any, ...]:
-    """The member types of a union. For any other type, a list of only ``kind``."""
+    """The member types of a union. For any other type, ``kind`` alone."""
     if get_origin(kind) is Annotated:
         return _members(get_args(kind)[0])
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)

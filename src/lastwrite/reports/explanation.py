@@ -14,7 +14,7 @@ from lastwrite.reports.holding import BlockingGroup
 
 
 class Rule(StrEnum):
-    """A rule that prevents cleaning of a partition or a part of it, in the order of checking."""
+    """The rules that prevent the cleaning of a partition or a part of it, in order of checking."""
 
     POLICY = "cleanup.policy"
     CLEANER = "log.cleaner.enable"
@@ -39,7 +39,7 @@ class Reason(FrozenDocument, frozen=True):
     rule: Rule
     message: str
     change: str  # what ends the rule, as the end of a sentence that begins with "it ends"
-    # when the rule ends by the passing of time; null if it does not
+    # time at which the rule ends by itself; null if something else ends it
     at_ms: int | None = field(default=None, name="at")
     # first offset that the rule applies to; null if it applies to the whole partition
     from_offset: int | None = None
@@ -94,12 +94,12 @@ class Waiting(Document, kw_only=True):
     deletes_waiting: int = 0  # deletes whose horizon is in the future
     # deletes past their horizon, held for consumer groups that have not read them
     deletes_held: int = 0
-    # deletes that no round has kept yet: the next round stamps their horizon
+    # deletes without a horizon, because no round has kept them yet; the next round sets it
     deletes_unstamped: int = 0
     deletes_never: int = 0  # deletes that get no horizon, because it would exceed a 64-bit integer
-    # deletes in batches with a horizon below 0, which a broker's own cleaner drops
+    # deletes in batches with a horizon below 0; a broker's own cleaner drops these deletes
     deletes_bad_horizon: int = 0
-    # deletes in record formats v0 and v1, which age by the modification time of their file
+    # deletes in record formats v0 and v1; they expire by the modification time of their file
     deletes_old: int = 0
     deletes_above: int = 0  # deletes above the range
     # earliest horizon of the waiting deletes

@@ -14,7 +14,7 @@ from lastwrite.reports.groups import UnreadPosition, worst_of
 class HoldReason(StrEnum):
     """The reason why no data of a partition was fetched, as one word."""
 
-    # temporary: a cluster or store is unavailable, or a round is running on it
+    # temporary: a cluster or store is unavailable, or a round on the partition is running
     WAITING = "waiting"
     DAMAGED = "damaged"
     FORK = "fork"  # a leader election truncated the log after it was fetched
@@ -25,13 +25,13 @@ class HoldReason(StrEnum):
 
 
 class BucketEnd(FrozenDocument, frozen=True, kw_only=True):
-    """Up to where a partition in a bucket of AutoMQ can be read, and from which objects."""
+    """The end of the readable records of a partition of AutoMQ, and the objects that have them."""
 
     uploaded_end: int  # end offset of the records in data objects
     last_object: int | None = None  # id of the last data object of the partition
     # number of records that only write-ahead objects contain
     write_ahead_records: int = 0
-    write_ahead_end: int | None = None  # position of the last of them in the write-ahead log
+    write_ahead_end: int | None = None  # position of the last such record in the write-ahead log
     # streams in the objects read so far that belong to no topic; they are not read
     unknown_streams: int = 0
 
@@ -48,15 +48,15 @@ class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
     end_offset: int | None = None
     segments: int = 0
     size_bytes: int = field(default=0, name="bytes")  # bytes that were written
-    foreign_bytes: int = 0  # bytes of a tier's segments that the archive references, not copies
-    # whether the archive did not have the partition before
+    foreign_bytes: int = 0  # bytes of a tier's segments that the archive only refers to
+    # whether this fetch added the partition to the archive
     is_new: bool = field(default=False, name="new")
     reason: str | None = None  # why no more records of the partition were fetched
     is_damaged: bool = field(default=False, name="damaged")
     held: HoldReason | None = None  # the reason as one word
     # offsets before ``first_offset`` whose loss the user accepted with ``--accept-gap``
     gap: str | None = None
-    # address of the archive with the records that were set aside, because the live log differs
+    # address of the archive with the records that were set aside because the live log differs
     aside: str | None = None
     attempts: int = 1  # number of attempts; more than 1 if another writer committed first
     objects: BucketEnd | None = None  # AutoMQ: the objects that were read; null for any other log

@@ -26,7 +26,7 @@ class GroupPosition(FrozenDocument, frozen=True, kw_only=True):
     lag: ClassVar[int | None] = figure(lambda self: self.behind())
 
     def behind(self) -> int | None:
-        """The number of records that the group has not read; see ``lag``."""
+        """The value of ``lag``. None if the partition's end offset is unknown."""
         return None if self.end_offset is None else max(self.end_offset - self.position, 0)
 
 

@@ -50,7 +50,7 @@ _BY = {
 
 
 class OverriddenSetting(FrozenDocument, frozen=True):
-    """A default given by the user that the cluster overrides for a topic."""
+    """A default given by the user that does not apply to a topic, and the value that does."""
 
     topic: str
     name: str

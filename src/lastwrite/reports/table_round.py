@@ -18,8 +18,8 @@ class TableRound(FrozenDocument, frozen=True, kw_only=True):
     """A table, and the effect of the last update on it.
 
     The values of ``how``: ``made``: the table is new. ``updated``: the new records of the log were
-    added. ``compared``: the whole log was read again, which was necessary. ``unchanged``:
-    the log has no new records.
+    added. ``compared``: the whole log was read again, because the new records were not enough.
+    ``unchanged``: the log has no new records.
     """
 
     path: str  # path of the table

@@ -51,7 +51,7 @@ class Transactions(FrozenDocument, frozen=True, kw_only=True):
 class Comparison(Document, kw_only=True):
     """The comparison of a partition with its state before compaction.
 
-    By default, numbers count records.
+    Numbers count records, unless a comment names something else.
     """
 
     folder: str
@@ -154,7 +154,7 @@ class Checked(Document, kw_only=True):
 class StoreVerification(Document, kw_only=True):
     """The verification of data outside the partitions.
 
-    These are a RocketMQ store's commit log and index files.
+    This data is the commit log and the index files of a RocketMQ store.
     """
 
     path: str

@@ -121,7 +121,7 @@ class ColumnDecoder:
         return program.decode(values)
 
     def _read_by(self) -> Any:
-        """The message type of the schema by which values are read."""
+        """The Protobuf message type by which values are read."""
         if self._message is None:
             assert self._columns.schema is not None
             file, name = ProtobufFile(self._columns.schema.descriptors), self._columns.message

@@ -217,7 +217,7 @@ def write_bad_records(batch: pa.RecordBatch, bad: Mapping[int, str], folder: str
     import pyarrow.parquet as pq
 
     rows = batch.take(pa.array(sorted(bad), pa.int64()))
-    if rows.column("offset").null_count:  # a delete missed by an index: only its key is known
+    if rows.column("offset").null_count:  # an index missed this delete, so only its key is known
         return
     columns = [name for name in _ASIDE if name in rows.schema.names]
     rows = rows.select(columns).append_column("error", pa.array([bad[n] for n in sorted(bad)]))

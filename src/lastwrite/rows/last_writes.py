@@ -4,9 +4,9 @@ Keys can be looked up, all last writes can be iterated, and the index can follow
 
 A log changes in three ways. If it *grows*, the new records are scanned. If compaction *replaces*
 segments, their entries leave the index, and the new segments are scanned up to the old end. A key
-that is gone then was deleted, and compaction removed the delete before it was read here. If the log
-*moves*, changes may be missing, which is an error: its start is now above the records read so far,
-or another log has its name.
+without an entry after the scan was deleted, and compaction removed the delete before the index read
+it. If the log *moves*, changes may be missing, which is an error: the log's start is now above the
+records read so far, or another log has the name.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class LastWrites:
             raise
 
     def _in_order(self, wanted: Sequence[tuple[int, int, int | None]]) -> PlacesInOrder:
-        """The last writes in these ranges of segments, for iteration without lookups."""
+        """The last writes in these ranges of segments. They can be iterated, but not looked up."""
         builder = PlaceIndexBuilder(self._sources, self._memory // 4)
         try:
             self._scan(builder, wanted)
@@ -353,8 +353,8 @@ class LastWrites:
     def open_all(self) -> None:
         """Open the files of all segments, up to the process's limit of open files.
 
-        While a file is open, it can be read although compaction deletes it, and no new file gets
-        its inode.
+        While a file is open, it can be read even after compaction has deleted it, and no new file
+        gets its inode.
         """
         for _, segment, reader, *_ in self._segments.values():
             if segment.size_bytes and not is_address(segment.path):

@@ -33,7 +33,7 @@ from lastwrite.storage.scratch import ScratchMap, ScratchReader, ScratchWriter
 PLACE_BYTES = 40
 _BUCKETS = 256  # a bucket for each first byte of a fingerprint
 _ROWS_AT_ONCE = 1 << 18
-_STRETCH_BITS = 25  # log2 of a stretch: 32 MiB of a segment
+_STRETCH_BITS = 25  # log2 of 32 MiB, the ranges of a segment by which positions are sorted
 _FEW = 1 << 16  # number of positions up to which all buckets are sorted together
 
 
@@ -234,21 +234,22 @@ class PlaceIndex:
 
 
 class _SliceOrder(NamedTuple):
-    """A block of record orders and byte positions, sorted by 32 MiB range of the segment."""
+    """A block of record orders and byte positions, sorted by the 32 MiB ranges of segments."""
 
     places: tuple[Int64Array, Int64Array] | int  # orders and positions, or their byte in the file
-    names: Int64Array  # the numbers of the stretches in the block
-    bounds: Int64Array  # the first row of each stretch, and the end of the last
+    names: Int64Array  # numbers of the 32 MiB ranges in which the block has rows
+    bounds: Int64Array  # first row of each 32 MiB range, and the end of the last range
 
 
 class PlacesInOrder:
-    """The positions of last writes in the order of their segments, for iteration without lookups.
+    """The positions of last writes in the order of their segments.
 
-    ``close`` removes the scratch folder, if there is one.
+    They can be iterated, but not looked up by key. ``close`` removes the scratch folder, if there
+    is one.
 
-    Each block has a range of fingerprints. Its rows are sorted by *stretch*, 32 MiB of a segment:
-    ``segment << 32 | position / 32 MiB``. The rows of a range of bytes are therefore found without
-    reading all rows.
+    Each block has a range of fingerprints. Its rows are sorted by *stretch*, a 32 MiB range of a
+    segment: ``segment << 32 | position / 32 MiB``. The rows of a range of bytes are therefore found
+    without reading all rows.
     """
 
     def __init__(self, sources: SegmentPartitions, folder: Path | None) -> None:

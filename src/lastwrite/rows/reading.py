@@ -1,6 +1,6 @@
-"""Read the records that a consumer would receive, as columns, by piece or one by one.
+"""Read the records that a consumer would receive: ranges of a segment, or single records.
 
-When a piece is read, no Python statement runs per record.
+Records are read as columns. When a range is read, no Python statement runs per record.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PIECE_BYTES = 32 << 20
-_GUESS_BYTES = 16 << 10  # first read of a single batch from a file, enough for most batches
-# first read of a single batch from an object, where a second request costs more
+_GUESS_BYTES = 16 << 10  # bytes of the first read of a batch from a file; enough for most batches
+# bytes of the first read of a batch from an object: more, because a second request is expensive
 _GUESS_OF_BUCKET = 64 << 10
 _MOST_OPEN = 256  # most files that stay open for reading single records
 _EVERYTHING = -(1 << 62), 1 << 62
@@ -54,11 +54,11 @@ class RowUnit(NamedTuple):
     name: TopicPartition
     piece: ScanRange
     span: tuple[int, int]  # the offsets to read; the end is exclusive
-    aborted: Int64Array  # see ``aborted_table``; used only if ``is_committed``
+    aborted: Int64Array  # aborted transactions: see ``aborted_table``; used if ``is_committed``
     is_committed: bool
     columns: tuple[str, ...]
     stores: StoreSettings
-    extra: Any = None  # see ``RowSystem.extra_of``
+    extra: Any = None  # system-specific data, see ``RowSystem.extra_of``
     raw_keys: bool = False  # Pulsar: do not decode keys that were sent as Base64
     # the requested records by their order in the segment, minus ``lowest``, ascending; None means
     # all records in ``span``

@@ -54,7 +54,7 @@ class RowSystem(ABC):
     name: str
     is_offset_unique: bool = True  # whether all records of a partition have different offsets
     is_empty_delete: bool = False  # whether an empty value deletes its key, like a null value
-    before_anew: str = ""  # start of a remedy: the step before a recreated topic is reread
+    before_anew: str = ""  # first words of a remedy: the step before a recreated topic is reread
     rounds_move_start: bool = (
         False  # whether compaction sets the log start to the first record left
     )
@@ -70,7 +70,7 @@ class RowSystem(ABC):
         is_compacted: bool = False,
         config: Mapping[str, object] | None = None,
     ) -> list[PartitionLog]:
-        """List the requested partitions at ``path``, and refuse unusable ones.
+        """List the requested partitions at ``path``, and check that they can be used.
 
         ``is_compacted``: whether only last writes are read, so that records which compaction
         removed may be missing. ``config``: the user's settings. Kafka reads
@@ -98,7 +98,7 @@ class RowSystem(ABC):
         """A new row reader. ``extra`` is a result of ``extra_of``."""
 
     def extra_of(self, log: PartitionLog) -> Any:
-        """Data about the log that a reader needs in addition to a piece. Must be picklable."""
+        """Data about the log that a reader needs besides a segment's range. Must be picklable."""
         return None
 
     def end_of(self, log: PartitionLog, is_committed: bool) -> int:
@@ -106,13 +106,13 @@ class RowSystem(ABC):
         return log.last_stable_offset if is_committed else log.high_watermark
 
     def lost_after(self, log: PartitionLog, offset: int) -> bool:
-        """Whether records from ``offset`` on are missing for another reason than compaction."""
+        """Whether records from ``offset`` on are missing for a reason other than compaction."""
         if log.log_start <= offset:
             return False
         cleaned = log.checkpoint if self.rounds_move_start else None
         if cleaned is None or offset > cleaned:
             return True
-        # If records share an offset, a gap behind the checkpoint cannot be detected.
+        # If several records have one offset, a gap above the checkpoint cannot be detected.
         return self.is_offset_unique and log.log_start > cleaned
 
     def numbers(self, records: RecordColumns) -> Int64Array:

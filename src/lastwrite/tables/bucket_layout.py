@@ -15,7 +15,7 @@ from lastwrite.storage.run_folder import make_folder, remove_folder
 from lastwrite.tables.buckets import buckets_of, by_bucket
 from lastwrite.tables.columns import as_bytes
 
-_FEW = 1 << 10  # average rows per batch below which a bucket's batches are merged
+_FEW = 1 << 10  # a bucket's batches are merged if they have fewer rows than this on average
 
 
 class BucketedRows:
@@ -36,7 +36,7 @@ class BucketedRows:
         self._folder: Path | None = None
 
     def add(self, rows: pa.RecordBatch, buckets: int) -> None:
-        """Add rows, distributed over this number of buckets."""
+        """Distribute rows over this number of buckets, and add them."""
         laid = _BucketLayout.of(rows, self._identity, buckets)
         for bucket, (first, end) in laid.places.items():
             self.counts[bucket] = self.counts.get(bucket, 0) + end - first

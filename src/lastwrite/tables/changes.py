@@ -52,7 +52,7 @@ class Changes:
     """The changes of a table's rows, by bucket. ``close`` removes their scratch files.
 
     Attributes:
-        whole: whether the changes cover the entire log.
+        is_complete: whether the changes cover the entire log.
         ends: the first offset that was not read, by partition.
         moved, deletes_ms: as in ``TableState``.
         counts: the number of changes, by bucket.

@@ -38,6 +38,6 @@ def identity_of(schema: pa.Schema) -> str:
 def as_bytes(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Convert a column of binary or text keys to one array of bytes."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(whole, pa.ChunkedArray):  # combine_chunks returns this type without rows
+    if isinstance(whole, pa.ChunkedArray):  # a column without rows stays chunked
         whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
     return whole if whole.type == pa.binary() else whole.cast(pa.binary())

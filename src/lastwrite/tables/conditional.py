@@ -20,8 +20,7 @@ def was_put(store: ObjectStore, key: str, content: bytes, version: Version | Non
         Whether the object was written. False means that another writer wrote the object first.
 
     Raises:
-        RemoteFailed: the object store rejects the write, or it is unknown whether the object was
-            written.
+        RemoteFailed: the write failed, or it is unknown whether the object was written.
     """
     for wait_s in _waits():
         refused: RemoteFailed | None = None

@@ -284,7 +284,7 @@ class DeltaTable:
                 "partitionValues": {BUCKET: None if file.bucket < 0 else str(file.bucket)},
                 "size": file.size_bytes,
             }
-            if head is not None and file.deleted:  # Delta identifies a file by path and vector
+            if head is not None and file.deleted:  # Delta identifies a file by its path and vector
                 removed["deletionVector"] = self._last_of(head.token, path).vector
             yield {"remove": removed}
 
@@ -589,7 +589,7 @@ def _check_known(loaded: deltalake.DeltaTable, address: str) -> None:
     """Check that lastwrite supports all features that the table requires from writers.
 
     Raises:
-        UnsupportedFormat: the table requires features from its writers that lastwrite lacks.
+        UnsupportedFormat: the table requires its writers to support features that lastwrite lacks.
     """
     protocol = loaded.protocol()
     odd = set(protocol.reader_features or ()) - _READER_FEATURES

@@ -96,7 +96,7 @@ def write_file(path: str, rows: pa.Table) -> WrittenFile:
     """Write sorted rows to a file. Readers cannot see the file before it is complete.
 
     Raises:
-        LogError, RemoteFailed: the file cannot be written to the folder or the object store.
+        LogError, RemoteFailed: the file cannot be written.
     """
     store, key = locate(path)
     names = rows.schema.names

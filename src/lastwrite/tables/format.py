@@ -72,8 +72,8 @@ class TableState:
         checksum: the checksum of all rows, 32 hexadecimal digits; see module ``buckets``.
         moved: whether a key occurred in several partitions.
         deletes_ms: the latest timestamp of a delete, by partition.
-        credit_bytes: unspent budget: later updates may rewrite these bytes in addition; see
-            module ``update``.
+        credit_bytes: the unspent part of the rewrite budget, which is added to the budget of the
+            next update; see module ``update``.
         unions: path of an Avro union's column to the names of the union's branches. None means
             unknown.
         plain_bytes: estimated size of all rows in memory. 0 means unknown.
@@ -229,7 +229,7 @@ class TableFormat(Protocol):
         ...
 
     def deleted(self, head: Head, bucket: int) -> Mapping[str, Int64Array]:
-        """The positions of deleted rows in the bucket, ascending, by the path of their file.
+        """By file path: the positions of the bucket's deleted rows in the file, ascending.
         Safe to call from any thread.
         """
         ...

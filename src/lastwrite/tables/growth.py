@@ -1,6 +1,6 @@
 """Change a table's schema between runs: add, widen or rename columns.
 
-A change that would mix two kinds of values in one column is refused.
+A change that would mix two kinds of values in one column is an error.
 """
 
 from __future__ import annotations

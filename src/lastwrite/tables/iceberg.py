@@ -297,8 +297,8 @@ class IcebergFormat:
                     path=self.address,
                     remedy="give each topic another folder with --to",
                 )
-            # Not checked for a name in a catalog: the catalog chose the location, and its URI in
-            # the properties may be another address of the same catalog.
+            # A table that is named in a catalog is not checked, because the catalog chose the
+            # location. The URI in the table's properties may be another address of this catalog.
             if not self._is_named and properties.get(CATALOG) != self._catalog_name:
                 raise InvalidConfig(
                     "the address has a table that is in another catalog, "
@@ -315,7 +315,7 @@ class IcebergFormat:
         return re.sub(r"//[^/@]*@", "//", self._uri).partition("?")[0]
 
     def _check_place(self, table: Table) -> None:
-        """Check that the catalog's table is at this location, and no other table.
+        """Check that this location contains the catalog's table, and no other table.
 
         Raises:
             InvalidConfig: the catalog's table is elsewhere, or another table is there, too.
@@ -555,7 +555,7 @@ class IcebergFormat:
             return 0
         stays = {each.snapshot_id for each in table.metadata.refs.values()}
         at = table.current_snapshot()
-        # Keep all snapshots back to the last one of lastwrite, which contains the state.
+        # Keep lastwrite's last snapshot, which contains the state, and all later snapshots.
         while at is not None and not _has_state(at):
             stays.add(at.snapshot_id)
             at = table.metadata.snapshot_by_id(at.parent_snapshot_id or -1)

@@ -48,7 +48,8 @@ from lastwrite.model.columns import Int64Array
 from lastwrite.tables.iceberg_io import path_of
 from lastwrite.tables.puffin import encode_puffin
 
-# positions of fields that have no names in pyiceberg: first in a manifest, then in a data file
+# Positions of fields for which pyiceberg has no names: one field of a manifest's description, then
+# four fields of a data file's description.
 _FIRST_OF_MANIFEST: Final = 15
 _FIRST_ROW_ID, _REFERENCED, _OFFSET, _LENGTH = 16, 17, 18, 19
 
@@ -74,9 +75,9 @@ def key_of(file: IcebergFile) -> tuple[str, int | None]:
 
 
 def sized(file: IcebergFile) -> IcebergFile:
-    """A copy of a file's description with the right size.
+    """The description of a file; for a deletion vector, a copy with the size of its blob.
 
-    The size of a vector is its blob's, not the Puffin file's.
+    The original description of a vector has the size of the Puffin file, which has several blobs.
     """
     if not is_vector(file):
         return file
@@ -210,7 +211,7 @@ class ListWriter(ManifestListWriterV2):
 
 
 class Upgrade(UpgradeFormatVersionUpdate):
-    """The metadata update to version 3, which pyiceberg's own class refuses."""
+    """The metadata update to version 3. pyiceberg's own class does not support this version."""
 
 
 @_apply_table_update.register(Upgrade)
@@ -223,7 +224,7 @@ def _(update: Upgrade, base_metadata: TableMetadata, context: Any) -> TableMetad
 
 
 class _Written(TableMetadataV3):
-    """Version 3 metadata that can be written as JSON, which pyiceberg's own class refuses."""
+    """Version 3 metadata that can be written as JSON, unlike an object of pyiceberg's own class."""
 
     model_dump_json = IcebergBaseModel.model_dump_json
 
@@ -231,7 +232,7 @@ class _Written(TableMetadataV3):
 def write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
     """Write table metadata of any version.
 
-    Replaces pyiceberg's function, which refuses version 3.
+    Replaces pyiceberg's function, which does not support version 3.
     """
     if isinstance(metadata, TableMetadataV3):
         metadata = _Written.model_construct(**dict(metadata))

@@ -56,9 +56,9 @@ def _mixed(k):
 
 @njit(cache=True, nogil=True)
 def words_of(data, starts, words):
-    """Write a number for each key by which most keys can be sorted.
+    """Write a sort number for each key: the eight bytes after the common prefix of all keys.
 
-    The number is the eight bytes after the common prefix of all keys.
+    Only keys with equal numbers need a further comparison.
 
     Returns True, without writing numbers, if the keys are already ascending.
     """
@@ -91,7 +91,7 @@ def words_of(data, starts, words):
 
 @njit(cache=True, nogil=True)
 def settle_order(data, starts, words, order):
-    """Complete ``order``, which sorts the keys by word: sort the keys with equal words.
+    """Sort the keys with equal ``words``. In ``order``, keys are already sorted by these words.
 
     Returns False if more than 64 keys have the same word.
     """

@@ -73,7 +73,7 @@ class ParquetTable:
                 made = self._manifest(name) if _number(name) else None
             except CorruptLog:
                 made = None
-            if made is None:  # ``upkeep`` later removes the files, which no manifest lists
+            if made is None:  # no manifest lists the files, so ``upkeep`` later removes them
                 return Head(name, None, pa.schema([]), ())
             return self._head(name, made, anew=True)
         made = self._manifest(name)

@@ -26,7 +26,7 @@ from lastwrite.tables.format import DataFile, Head, TableChange, TableFormat
 from lastwrite.tables.memory import release_memory
 from lastwrite.tables.written import fitted, write_bucket
 
-_OUTGROWN = 4  # buckets are added if the table needs this many times as many
+_OUTGROWN = 4  # buckets are added if the table needs at least this multiple of its bucket count
 
 
 def buckets_after(buckets: int, table_bytes: int, bucket_bytes: int) -> int:
@@ -45,7 +45,7 @@ def rebucket(
     Raises:
         LogHeld: another run has changed the table meanwhile.
         CorruptLog: a file of the table cannot be read.
-        LogError, RemoteFailed: the files cannot be written to the folder or the object store.
+        LogError, RemoteFailed: the files cannot be written.
     """
     assert base.state is not None
     run, written = secrets.token_hex(8), list[str]()

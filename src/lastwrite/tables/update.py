@@ -6,7 +6,7 @@ rows become one more file. An update therefore reads the changes, and the keys o
 
 Deleted rows and small files make a table slow to read. The same commit therefore rewrites buckets
 with many changes, many deleted rows or many files, the worst first. It may rewrite four times the
-bytes that it adds. Later updates may use the unspent part of this budget in addition.
+bytes that it adds. The unspent part of this budget is added to the budget of the next update.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ FIXED = ("key_format", "value_format", "headers")  # settings that change only w
 MANY = 0.2  # share of changed or deleted rows at which a bucket is rewritten
 MANY_FILES = 8  # number of files at which a bucket is rewritten
 _SHARE = 4  # an update may rewrite this multiple of the bytes that it adds
-_SMALL_BYTES = 4 << 20  # bytes of buckets that each update may rewrite regardless of its budget
+_SMALL_BYTES = 4 << 20  # bytes that each update may rewrite in addition to its budget
 
 
 class TableRequest(NamedTuple):
@@ -232,7 +232,7 @@ def _bucket_bytes(wish: TableRequest) -> int:
 
 
 def _plain_bytes(wish: TableRequest) -> int:
-    """The most bytes that the rows of a bucket of a new table may take in memory."""
+    """The maximum size in memory of one bucket's rows, in bytes, for a new table."""
     return max(2 * _bucket_bytes(wish), wish.memory_bytes // (6 * _threads(wish)))
 
 
@@ -319,7 +319,7 @@ class _Round:
         return found
 
     def _chosen(self) -> tuple[set[int], int]:
-        """The buckets to rewrite now, and the bytes of the budget that later updates may use."""
+        """The buckets to rewrite now, and the unused part of the rewrite budget, in bytes."""
         counts = self._changes.counts
         if self._base is None or self._state is None:
             return set(), 0
@@ -332,7 +332,8 @@ class _Round:
             rows = sum(file.rows for file in files)
             deleted = sum(file.deleted for file in files)
             size = sum(file.size_bytes for file in files)
-            # after a read of the entire log, most changes are rows that the table already has
+            # After a read of the entire log, the table already has most of the changed rows, so
+            # the changes are not counted.
             changed = 0 if self._changes.is_complete else counts.get(bucket, 0)
             score = max(changed / rows / MANY, deleted / rows / MANY, len(files) / MANY_FILES)
             if score >= 1:

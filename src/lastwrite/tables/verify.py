@@ -1,6 +1,7 @@
 """Verify that a table equals its topic up to the table's offsets.
 
-To be independent of the update's method, it uses no fingerprints, no election and no index.
+To be independent of the update's method, the verification uses no fingerprints, no election and no
+index.
 
 Every record of the log and every row of the table becomes an entry with two hashes: an MD5 of the
 key, and an MD5 of key, partition, offset and value. Entries are divided into parts by the hash of
@@ -312,8 +313,8 @@ def _read(block: tuple[str, int, int]) -> np.ndarray:
 class _ComparedRows(NamedTuple):
     """The result of comparing one part of the log's and the table's entries.
 
-    ``differences`` maps a kind of difference to pairs of a row and a record. If the row or the
-    record is missing, the pair contains the other twice.
+    ``differences`` maps a kind of difference to pairs of a row and a record. If a key has only a
+    row or only a record, the pair contains it twice.
     """
 
     proven: int

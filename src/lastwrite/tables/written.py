@@ -19,7 +19,7 @@ def write_bucket(path: str, bucket: int, rows: pa.Table, identity: str) -> DataF
     """Write rows to one file, sorted by the column ``identity``.
 
     Raises:
-        LogError, RemoteFailed: the file cannot be written to the folder or the object store.
+        LogError, RemoteFailed: the file cannot be written.
     """
     order = order_of(as_bytes(rows.column(identity)))
     if order is not None:  # ``take`` is faster on one chunk

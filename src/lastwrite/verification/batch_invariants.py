@@ -75,7 +75,7 @@ class KnownProducer(NamedTuple):
     last_offset: int  # last offset of the last data batch in this epoch; -1 if there is none
     base_offset: int  # first offset of the last data batch
     timestamp_ms: int
-    open_from: int  # first offset of its open transaction; -1 if there is none
+    open_from: int  # first offset of the producer's open transaction; -1 if there is none
 
 
 class Snapshot(NamedTuple):
@@ -104,7 +104,7 @@ class TransactionHistory:
         return rows[np.argsort(rows[:, 0], kind="stable")]
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The last stable offset. Records below it are replicated, and their transactions ended."""
+        """The last stable offset. Records below it are replicated and in no open transaction."""
         unreplicated = self.transactions[self.transactions[:, MARKER] >= high_watermark]
         firsts = unreplicated[unreplicated[:, LEFT] > 0, FIRST_LEFT]
         return min(int(n) for n in (high_watermark, *firsts, *self.open[:1, 0]))
@@ -130,7 +130,7 @@ class TransactionHistory:
 
 
 def thinned(facts: Int64Array) -> Int64Array:
-    """A copy of the batch rows ``facts`` with only the last idempotent batch of each producer."""
+    """A copy of ``facts`` without idempotent batches other than the last one of each producer."""
     plain = np.flatnonzero(facts[:, KIND] == IDEMPOTENT_DATA)
     _, last = np.unique(facts[plain, PRODUCER][::-1], return_index=True)
     kept = facts[:, KIND] != IDEMPOTENT_DATA
@@ -180,7 +180,7 @@ def _producers(blocks: Facts) -> tuple[Int64Array, int]:
 
 @njit(cache=True, nogil=True)
 def _decide(facts, slots, verdicts, deciding, transactions, filled, gone, left):
-    """Process ``facts``, the rows on batches, from the last to the first.
+    """Decide the outcome of each batch of a transaction, from the last of ``facts`` to the first.
 
     ``verdicts`` and ``deciding`` have a row for each producer: the kind of the last marker that was
     read, and its row in ``transactions``. The rows of ``transactions`` are filled in descending
@@ -232,8 +232,9 @@ def owed_batches(
 
     These are the last batches of the producers.
 
-    Without a snapshot the batches from the log's start are enough. A producer that wrote nothing
-    for ``expiration_ms`` before ``clock_ms`` has expired: none of its batches is needed.
+    Without a snapshot, the log has all batches that determine the producers' states. A producer
+    that wrote nothing for ``expiration_ms`` before ``clock_ms`` has expired, so none of its batches
+    is needed.
     """
     known = () if snapshot is None else snapshot.producers
     ids = np.union1d(
@@ -302,7 +303,7 @@ def unmarked(found: TransactionHistory, snapshot: Snapshot | None) -> Int64Array
 
 
 class ChangedDecision(NamedTuple):
-    """A batch whose transaction had another outcome in the earlier log than in the present log."""
+    """A batch whose transaction has different outcomes in the earlier and in the present log."""
 
     offset: int
     producer_id: int

@@ -6,9 +6,9 @@ earlier log to compare with, it writes a row for each record and batch to a scra
     per bucket: uint32, the bucket's end in rows · per row, sorted by bucket: 40 bytes
     (see ``verification.rows``)
 
-It also stores facts about some batches. ``decide_transactions`` judges the facts, and derives
-conditions for records and batches. ``compare`` reads the rows of some buckets from both logs, and
-judges them under these conditions (see ``verification.invariants``).
+It also stores rows about some batches (*facts*). ``decide_transactions`` judges the facts, and
+derives conditions for records and batches. ``compare`` reads the rows of some buckets from both
+logs, and judges them under these conditions (see ``verification.invariants``).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from lastwrite.verification.units import (
 )
 
 _EXAMPLES = 20  # most violations of a kind that a task reports
-_MOST_FACTS = 1 << 15  # most facts in memory before they are written to a file
+_MOST_FACTS = 1 << 15  # most rows about batches in memory before they are written to a file
 
 
 class ContentsDecoder(Protocol):
@@ -80,7 +80,7 @@ class IndexProof(Protocol):
 
 
 def read_contents(unit: ContentsUnit) -> list[PieceContents]:
-    """Read the unit's pieces. Problems are in the results; a damaged piece has no rows."""
+    """Read the unit's pieces of a log. Results contain problems; a damaged piece has no rows."""
     reader = log_proof_of(unit.system).reader(unit)
     try:
         return [reader.read(piece) for piece in unit.pieces]

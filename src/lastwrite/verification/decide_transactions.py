@@ -1,9 +1,10 @@
 """The stage of ``verify`` between reading and comparing: decide on the transactions of two logs.
 
 A few batches determine which transactions were aborted, which batches must stay, and the last
-stable offset. ``read_contents`` has stored facts about these batches. For each partition, a task
-applies ``verification.batch_invariants`` to all facts. It stores which records may be missing and
-which batches must stay; ``compare`` reads this. ``batch_invariants`` describes the memory needed.
+stable offset. ``read_contents`` has stored a row about each of these batches (a *fact*). For each
+partition, a task applies ``verification.batch_invariants`` to all facts. The task stores for
+``compare`` which records may be missing and which batches must stay. ``batch_invariants`` describes
+the memory needed.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class DecideUnit:
     system: str
     before: LogFacts | None
     after: LogFacts
-    clock_ms: int  # time at which producers are active or expired
+    clock_ms: int  # time by which it is decided whether a producer has expired
     producer_expiration_ms: int
     grown_from: int | None  # first offset that the earlier log lacks; None if nothing was appended
     scratch: str | None

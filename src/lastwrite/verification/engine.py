@@ -1,7 +1,8 @@
 """``verify``: checks that a log conforms to its format, and that compaction obeyed the invariants.
 
-The steps are the same for all systems: find the logs, pair each with its earlier state, refuse logs
-that are in use, and check the pairs, and other files of the system, by the system's ``Proof``.
+The steps are the same for all systems: find the logs, pair each with its earlier state, reject logs
+that are in use, and check the pairs. The system's ``Proof`` checks them and the system's other
+files.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Finding(IntEnum):
     BELOW_START = 4  # the record was below the log start
     BATCH_KEPT = 5
     BATCH_GONE = 6  # the batch was removed with all its records
-    NOT_JUDGED = 7  # a carried row, or a record appended after the earlier log was copied
+    NOT_JUDGED = 7  # a summary (carried) row, or a record appended after the earlier log was copied
     ABORTED = 8  # a record of an aborted transaction
     MARKER_SPENT = 9  # a marker past its horizon whose transaction has no batch left
     BATCH_CONVERTED = 10  # batch of an older format; ``batch_invariants`` checks the conversion
@@ -205,11 +205,11 @@ def judged(
     """Judge all records and batches whose keys are in ``rows``.
 
     Args:
-        rows: carried rows, then rows of the earlier log, then rows of the present log, each by
-            offset.
+        rows: carried rows (see the module), then rows of the earlier log, then rows of the present
+            log, each by offset.
         limit: the last stable offset.
-        counts: to this are added the numbers of findings in the earlier log, then those in the
-            present log, then the numbers of keys.
+        counts: an array to which are added the numbers of findings in the earlier log, the numbers
+            of findings in the present log, and the numbers of keys.
         carries: whether to return carried rows.
         by_version: whether records have versions.
         last_offset: the log's last offset, if ``by_version``.

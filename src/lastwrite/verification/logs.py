@@ -78,7 +78,7 @@ R = TypeVar("R")
 
 _PIECE_BYTES = 32 << 20
 _UNIT_BYTES = 16 << 20
-_WAVE_BYTES = 16 << 30  # most bytes of both logs per wave, which limits the scratch files
+_WAVE_BYTES = 16 << 30  # most bytes of logs that are verified together; limits the scratch files
 _WAVE_PARTITIONS = 1024
 _FEW_ROWS = 1 << 18
 _MOST_TASKS = 512
@@ -146,7 +146,7 @@ class _PartitionJob:
     number: int
     found: PartitionVerification
     before_folder: str | None
-    # the compared logs: under True the present log, under False the earlier log
+    # the compared logs: the present log has the key True, the earlier log has the key False
     sides: dict[bool, _ComparedLog] = field(default_factory=dict)
     seed: bytes | None = None
     rules: RemovalRules | None = None  # None if there is no earlier log
@@ -229,7 +229,7 @@ class _Verifier:
         self._most_rows = max(4096, means.limits.slice_bytes // ROW_BYTES)
 
     def run(self, pairs: Sequence[Pair]) -> Iterator[_PartitionJob]:
-        """Verify the pairs of folders in waves, which limits the size of scratch files."""
+        """Verify the pairs of folders in groups (*waves*), which limits the scratch files' size."""
         wave: list[_PartitionJob] = []
         size = 0
         for after, before in pairs:
@@ -495,7 +495,7 @@ class _Verifier:
 
     def _compare_units(self, job: _PartitionJob) -> Iterator[CompareUnit]:
         was, now, settled = job.sides[False], job.sides[True], job.settled
-        assert settled is not None  # only settled jobs are compared
+        assert settled is not None  # only jobs whose transactions were decided are compared
         blocks = {
             is_after: [b for part in side.parts for b in part.blocks]
             for is_after, side in job.sides.items()

@@ -26,12 +26,12 @@ from lastwrite.verification.batch_invariants import Snapshot
 from lastwrite.verification.invariants import Finding
 from lastwrite.verification.units import ContentsUnit, PieceContents, RemovalRules
 
-Pair = tuple[str | None, str | None]  # folder, earlier folder; None if the log has no such state
+Pair = tuple[str | None, str | None]  # log's folder, folder of its earlier state; None if missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The parameters of ``commands.verify``, which describes them."""
+    """The parameters of one verification. ``commands.verify`` describes them."""
 
     path: str
     before: str | None = None
@@ -195,7 +195,7 @@ class LogProof(Proof):
         return NoTransactions()
 
     def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:
-        """A violation for each side file that compaction must not change, but that has changed."""
+        """A violation for each changed side file that compaction must not change."""
         return []
 
 

@@ -61,7 +61,7 @@ GONE = 1 << 12  # the key's last record was a delete, and has been removed
 SEEN = 1 << 13  # the key's last record in the present log has been counted
 COUNTED = 1 << 14  # the key has been counted
 
-# The counts of a reader, by index in an int64 array.
+# Indexes of the counts in a reader's int64 array.
 RECORDS, TOMBSTONES, KEYLESS_RECORDS, CONTROL_RECORDS, EMPTY_BATCHES, OLD_BATCHES = range(6)
 TALLIES = 6
 
@@ -70,7 +70,7 @@ BASE = 0  # first offset of the batch
 LAST = 1  # last offset of the batch
 PRODUCER = 2  # producer id; -1 if there is none
 EPOCH = 3  # producer epoch
-KIND = 4  # kind of the fact, see below
+KIND = 4  # kind of the batch, one of the constants below
 HORIZON = 5  # delete horizon, or NO_HORIZON
 TIME = 6  # largest timestamp of the batch
 PRESENT = 7  # number of records in the batch

@@ -19,7 +19,7 @@ _NO_TIME = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """The rows of one piece, sorted by bucket, in a scratch file."""
+    """The rows of one piece of a log, sorted by bucket, in a scratch file."""
 
     path: str
     position: int  # byte of the block in the file
@@ -30,9 +30,9 @@ class RowBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FactBlock:
-    """The rows that describe the batches of one piece:
+    """The rows that describe the batches of one piece of a log.
 
-    ``rows``, or if that is None, a scratch file.
+    They are in ``rows``, or in a scratch file if ``rows`` is None.
     """
 
     path: str
@@ -105,7 +105,7 @@ class ContentsUnit:
 
 @dataclass(slots=True)
 class PieceContents:
-    """The result of reading one piece: its counts, problems and rows, and its rows on batches."""
+    """The result of reading one piece of a log: counts, problems, and rows about its contents."""
 
     partition: int
     is_after: bool
@@ -137,7 +137,7 @@ class CompareUnit:
     lookups: Lookups | None
     by_version: bool
     last_offset: int  # the last offset of the log
-    appended: tuple[int, int]  # see ``invariants.judged``
+    appended: tuple[int, int]  # end offsets, see ``invariants.judged``
     most_rows: int  # most rows in memory at once
 
     @property
