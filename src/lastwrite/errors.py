@@ -41,7 +41,7 @@ _OF_ARCHIVE_AGAIN = (
 
 
 def is_of_archive(path: str) -> bool:
-    """Whether the path is that of a data object in an archive."""
+    """Whether the path belongs to a data object of an archive."""
     return _ARCHIVED.search(path) is not None
 
 
@@ -212,7 +212,7 @@ class CommitConflict(LogError):
 
 
 class NotContinued(LogError):
-    """The source does not continue the archive: records differ, or records in between are missing.
+    """The source does not continue the archive: records differ, or are missing between the two.
 
     ``held`` is the reason, a value of ``reports.fetching.HoldReason``.
 
@@ -265,7 +265,7 @@ class EnvironmentUnfit(LogError):
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an extra of this package where the running one is installed."""
+    """The command that installs an extra into the Python environment of the running package."""
     package = f"'lastwrite[{extra}]'"
     if "/pipx/venvs/" in sys.prefix:
         return f"pipx runpip lastwrite install {package}"

@@ -175,7 +175,7 @@ def clean(
         )
     if live:
         LiveConfig.from_names(source.current.configured)
-    elif follow is None:  # a follower fetches the topics' settings from the cluster
+    elif follow is None:  # no check with a follower, which fetches the topics' settings
         _check_roots(found, folders, archives, source.current.names)
     metrics = CleanerMetrics(folders, now_ms)
     events = Events(tell, now_ms)

@@ -37,8 +37,8 @@ class RoundEnded(FrozenDocument, frozen=True, kw_only=True):
     saved_percent: ClassVar[float] = figure(lambda self: round(self.saved(), 2))
     # records that were dropped because they have no key
     keyless: ClassVar[int] = figure(lambda self: self.report.verdicts.get(Verdict.KEYLESS.label, 0))
-    wave_partitions: int  # number of partitions that the thread compacted together
-    # duration of compacting all these partitions together
+    wave_partitions: int  # number of partitions that one thread compacted together
+    # time for compacting all partitions that the thread compacted together
     seconds: Annotated[float, JsonName(rounded)] = field(name="wave_seconds")
     stage_seconds: Annotated[dict[str, float], JsonName(each_rounded)]
 

@@ -120,7 +120,7 @@ class LiveCleaner(Daemon[_RoundOutcome]):
     # ------------------------------------------------------------------ a round
 
     def _round(self, candidate: Candidate) -> None:
-        """Run one round in a thread, so that this thread can receive a stop."""
+        """Run one round in another thread, so that the calling thread can receive a stop."""
         self._rounds.start()
         names = self._settings.current.configured
         begin = time.perf_counter()

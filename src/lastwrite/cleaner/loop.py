@@ -36,7 +36,7 @@ from lastwrite.reports.compaction import CompactionReport, PartitionReport, Quar
 from lastwrite.storage.quarantine import read_quarantine, record_failures, release
 
 _FAILED = (Status.DAMAGED, Status.FAILED)
-_SWEEP_EVERY_S = 86_400.0  # a day, because sweeping an archive costs two requests per partition
+_SWEEP_EVERY_S = 86_400.0  # a day in seconds: sweeping an archive costs two requests per partition
 _SWEPT_AT_ONCE = 256  # number of partitions that are swept between two checks for a stop
 _MOST_TOPICS = 10  # topics that a note lists
 
@@ -349,7 +349,10 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             self._set_aside(candidate, reason, now_ms)
 
     def _account(self, folders: Sequence[str], now_ms: int) -> None:
-        """Report the unchanged files of log folders that are no log, if a folder has new ones."""
+        """Report the files in log folders that are not part of a log and were left unchanged.
+
+        A folder is reported again only if it has new files.
+        """
         try:
             found = self._system.untouched(folders, None)
         except LogError as error:

@@ -8,7 +8,7 @@ import queue
 from lastwrite.errors import InvalidConfig
 
 EVERY_S = 30.0
-LONGEST_S = 300.0  # longest pause while the cluster or store is unavailable
+LONGEST_S = 300.0  # longest pause in seconds while the cluster or store is unavailable
 
 
 class Pauses:

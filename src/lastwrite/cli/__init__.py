@@ -26,8 +26,8 @@ _INTERRUPTED = 130  # Typer's exit status after Ctrl-C
 _AGAIN_S = 0.05
 # more objects than are created while a command's modules are loaded
 _LOADED_OBJECTS = 150_000
-# Parts of the names of source files whose code loses an exception that a signal raises, or does not
-# release a lock then.
+# Parts of the names of source files. If a signal raises an exception in the code of such a file,
+# the exception is lost, or a lock is not released.
 _WHERE_NONE_MAY_COME = ("<frozen importlib", "/llvmlite/", "/logging/__init__.py")
 
 

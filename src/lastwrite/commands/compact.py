@@ -86,9 +86,9 @@ def compact(
     """Compact each partition at ``path`` as its system's cleaner would at ``now_ms``.
 
     Args:
-        path: a log root, a partition's folder, or one of its files; or several, such as a broker's
-            ``log.dirs``; or an archive of Kafka or RocketMQ topics, a folder or
-            ``s3://bucket/prefix``.
+        path: a log root, a partition's folder, or one file of a partition; or a list of these, such
+            as a broker's ``log.dirs``. Or an archive of Kafka or RocketMQ topics: its folder or its
+            address, ``s3://bucket/prefix``.
         to: a folder for cleaned copies, or for Kafka and RocketMQ an archive in a bucket,
             ``s3://bucket/prefix``. The copy of an archive is an archive. ``path`` is not changed.
         system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.

@@ -72,8 +72,8 @@ def fetch(
             RocketMQ: stores, or compaction logs in them; or the name servers of a live cluster,
             ``rocketmq://HOST:PORT[,HOST:PORT…][/BROKER]``. Pulsar: folders of a bucket's objects,
             of MapFiles, or of bookies (entry logs, journals), which become topic folders; or
-            ``persistent://…``, a topic of a live cluster, with all its partitions if it names
-            none; or topic folders or an archive, which become an archive like Kafka's. A live
+            ``persistent://…``, a topic of a live cluster, with all partitions unless the name has
+            one; or topic folders or an archive, which become an archive like Kafka's. A live
             topic alone is written to such an archive, unless ``to`` contains topic folders.
         to: the archive: a folder, which is created if needed. For Kafka, RocketMQ, and Pulsar's
             topic folders and live topics also the address of a bucket, ``s3://bucket/prefix``.

@@ -210,7 +210,7 @@ def latest(
         made = DecodedRows(wanted, None, logs[0].name.topic if logs else "")
         with KeyedTable(rows, logs, budget) as found:
             frame = frame_of(session, list(found.units(made.raw_columns)), made)
-            # mypy is ignored here, because the type DataFrame does not declare this attribute
+            # The type DataFrame does not declare this attribute, so mypy ignores the line.
             frame.end_offsets = ends_of(found)  # type: ignore[attr-defined]
             return frame
 

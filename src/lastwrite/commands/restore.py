@@ -258,7 +258,7 @@ def restore(  # many parameters, because each is an option of the command line
 
 @contextlib.contextmanager
 def _naming_restored(restored: Sequence[RestoredQueue], progress: Progress) -> Iterator[None]:
-    """A context that reports the queues restored so far if it fails."""
+    """A context that, if an error ends it, reports which queues were restored before."""
     try:
         yield
     except BaseException:

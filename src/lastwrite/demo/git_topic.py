@@ -31,7 +31,7 @@ FROM topic GROUP BY folder ORDER BY files DESC, folder LIMIT 5"""
 
 
 class GitTopic:
-    """A topic from the history of a git repository. ``git ls-tree`` has its last writes."""
+    """A topic from the history of a git repository. ``git ls-tree`` prints its last writes."""
 
     name = TopicPartition("git-history", 0)
     write_stage = "git to topic"

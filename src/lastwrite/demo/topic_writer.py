@@ -235,7 +235,10 @@ class TopicWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the partition; after an error only close the file, as a crash would leave it."""
+        """Close the partition.
+
+        After an error, only the open file is closed, so the partition looks as after a crash.
+        """
         if error is None:
             self.close()
         else:

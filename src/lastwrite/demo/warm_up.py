@@ -1,7 +1,7 @@
 """Loads the modules and kernels of the demo before a worker gets its first task.
 
 The kernels of ``verify`` and of the SQL query are compiled while the compaction runs. Kernels that
-only compressed batches need are not compiled, because the sample has none.
+only compressed batches need are not compiled, because the sample has no compressed batches.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class RecordExplainer(ABC):
         """
 
     def stored_keys(self, key: bytes) -> Sequence[bytes]:
-        """The stored forms of a key. Other keys may have them, too; ``has_key`` excludes those."""
+        """The stored forms of a key. ``has_key`` excludes other keys that have the same form."""
         return (key,)
 
     def has_key(self, record: KeyRecord, key: bytes) -> bool:

@@ -31,7 +31,7 @@ class BucketEnd(FrozenDocument, frozen=True, kw_only=True):
     last_object: int | None = None  # id of the last data object of the partition
     # number of records that only write-ahead objects contain
     write_ahead_records: int = 0
-    write_ahead_end: int | None = None  # position of the last such record in the write-ahead log
+    write_ahead_end: int | None = None  # position of the last record in the write-ahead log
     # streams in the objects read so far that belong to no topic; they are not read
     unknown_streams: int = 0
 

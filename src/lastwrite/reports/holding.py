@@ -16,7 +16,7 @@ class BlockingGroup(FrozenDocument, frozen=True, kw_only=True):
     # latest time at which a held delete is dropped, even if the group has not read it; null if no
     # delete is held, the records were not read, or there is no limit
     until_ms: int | None = None
-    # why the position is unknown: the error of a record or file that may contain it
+    # the error of a record or file that may contain the unknown position; null if there is none
     reason: str | None = None
     message: ClassVar[str] = figure(lambda self: self.words())
 

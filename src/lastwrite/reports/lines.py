@@ -307,7 +307,7 @@ class PulsarTransaction(Document):
 
 
 class PulsarChunk(Document):
-    """The chunk of a large message that an entry contains."""
+    """A chunk of a large message. The message has several chunks, each in its own entry."""
 
     uuid: str | None
     id: int

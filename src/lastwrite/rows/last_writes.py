@@ -256,7 +256,7 @@ class LastWrites:
             raise
 
     def _in_order(self, wanted: Sequence[tuple[int, int, int | None]]) -> PlacesInOrder:
-        """The last writes in these ranges of segments. They can be iterated, but not looked up."""
+        """The last writes in these ranges of segments, for iteration only, not for lookups."""
         builder = PlaceIndexBuilder(self._sources, self._memory // 4)
         try:
             self._scan(builder, wanted)

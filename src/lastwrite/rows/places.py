@@ -244,8 +244,8 @@ class _SliceOrder(NamedTuple):
 class PlacesInOrder:
     """The positions of last writes in the order of their segments.
 
-    They can be iterated, but not looked up by key. ``close`` removes the scratch folder, if there
-    is one.
+    This index supports iteration, but no lookups by key. ``close`` removes its scratch folder, if
+    there is one.
 
     Each block has a range of fingerprints. Its rows are sorted by *stretch*, a 32 MiB range of a
     segment: ``segment << 32 | position / 32 MiB``. The rows of a range of bytes are therefore found

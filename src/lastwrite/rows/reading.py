@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 32 << 20
 _GUESS_BYTES = 16 << 10  # bytes of the first read of a batch from a file; enough for most batches
-# bytes of the first read of a batch from an object: more, because a second request is expensive
+# bytes of the first read of a batch from an object: many, because a second request is expensive
 _GUESS_OF_BUCKET = 64 << 10
 _MOST_OPEN = 256  # most files that stay open for reading single records
 _EVERYTHING = -(1 << 62), 1 << 62

@@ -89,7 +89,7 @@ class Snapshot(NamedTuple):
 class TransactionHistory:
     """The transactions of one log, according to its markers."""
 
-    transactions: Int64Array  # finished transactions (see ``verification.rows``), by marker
+    transactions: Int64Array  # finished transactions, sorted by marker; see ``verification.rows``
     aborted: Int64Array  # ranges (first, last offset) of aborted data, ascending
     open: Int64Array  # batches (first, last offset, producer) without a marker, ascending
 
@@ -130,7 +130,7 @@ class TransactionHistory:
 
 
 def thinned(facts: Int64Array) -> Int64Array:
-    """A copy of ``facts`` without idempotent batches other than the last one of each producer."""
+    """A copy of the rows ``facts``, with at most one idempotent batch per producer: its last."""
     plain = np.flatnonzero(facts[:, KIND] == IDEMPOTENT_DATA)
     _, last = np.unique(facts[plain, PRODUCER][::-1], return_index=True)
     kept = facts[:, KIND] != IDEMPOTENT_DATA

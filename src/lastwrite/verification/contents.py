@@ -1,7 +1,8 @@
-"""The tasks of ``verify``: read every record of a piece, and compare the contents of two logs.
+"""The tasks of ``verify``: read every record of a part of a log, and compare two logs' contents.
 
-``read_contents`` checks a piece completely (checksums, records, index entries). If there is an
-earlier log to compare with, it writes a row for each record and batch to a scratch file:
+``read_contents`` checks such a part, a *piece*, completely (checksums, records, index entries). If
+there is an earlier log to compare with, the task writes a row for each record and batch to a
+scratch file:
 
     per bucket: uint32, the bucket's end in rows · per row, sorted by bucket: 40 bytes
     (see ``verification.rows``)
