@@ -240,8 +240,7 @@ class BucketStore:
         return sorted(found)
 
     def _request(self, do: Callable[[], T], tries: int = _TRIES) -> T | Refusal:
-        """Send a request. Returns the response, or the refusal of the last of ``tries`` attempts.
-        """
+        """Send a request. Returns the response, or the refusal of the last attempt."""
         _reject_forked()
         while True:
             try:
