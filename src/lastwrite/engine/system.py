@@ -275,7 +275,7 @@ class LogStore(ABC):
     def judged(self, log: PartitionLog, config: Config, /) -> PartitionLog:
         """The log, with the problems added that depend on its settings.
 
-        By default, none is added.
+        By default, nothing is added.
         """
         return log
 

@@ -158,7 +158,7 @@ class Limits:
     writing: tuple[Throttle, ...] = ()  # throttles for bytes that are written
     # bytes per request of an object; requests run ahead of sequential reads
     ahead_bytes: int = 8 << 20
-    # object store settings; None means those of the worker's process
+    # object store settings; None means the settings of the worker's process
     stores: StoreSettings | None = None
 
 

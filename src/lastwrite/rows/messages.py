@@ -100,7 +100,7 @@ class MessageDecoder:
 class DecodedReading(Iterator[Row]):
     """The rows of ``reading``, with decoded keys and values.
 
-    All other attributes are those of ``reading``.
+    All other attributes are the same as in ``reading``.
     """
 
     def __init__(self, reading: Any, config: DecodingConfig) -> None:

@@ -58,7 +58,7 @@ class KafkaClientConfig(SettingsTable):
     sasl_password: str = setting("", "sasl.password")
     # user and password in Kafka's form; never printed
     sasl_login: str = setting("", "sasl.jaas.config", parse=_login)
-    # PEM file of the trusted certificate authorities; by default those of the system
+    # PEM file of the trusted certificate authorities; by default the system's certificates
     ssl_ca: str = setting("", "ssl.ca.location ssl.truststore.location")
     # PEM file of the client's certificate
     ssl_certificate: str = setting("", "ssl.certificate.location ssl.keystore.location")

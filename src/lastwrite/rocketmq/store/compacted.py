@@ -502,7 +502,7 @@ class CompactedQueue:
         """Raise ``FilesMoved`` if the folders have changed since they were listed.
 
         Otherwise files from before and after the change would be compared. They do not match,
-        although none is damaged.
+        although no file is damaged.
         """
         if self._identity() != self._last_identity:
             raise FilesMoved
