@@ -291,8 +291,11 @@ def _plain(value: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether both are equal. NaN equals NaN."""
-    return one == other or repr(one).replace("Decimal('", "").replace("')", "") == repr(other)
+    """Whether both are equal. NaN equals NaN, and a Decimal the integer of its value."""
+    one_text, other_text = (
+        repr(each).replace("Decimal('", "").replace("')", "") for each in (one, other)
+    )
+    return bool(one == other or one_text == other_text)
 
 
 def is_of_a_piece(why: str) -> bool:
