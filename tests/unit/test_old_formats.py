@@ -298,7 +298,7 @@ def test_size_below_the_fields_is_refused(size: int) -> None:
         (b"\0" * 40, "size 0"),
         (V1[:-1], "truncated"),
         (V1 + b"\0", "truncated"),
-        (V1 + V1, "message before it, 0"),
+        (V1 + V1, "message before it has offset 0"),
         (V1_LZ4, "contains a wrapper message"),
         (resealed(V1, lambda data: data.__setitem__(16, 2)), "magic 2"),
         (V1[:-1] + b"2", "CRC"),
