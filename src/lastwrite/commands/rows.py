@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lastwrite.rows.decoded import DecodedRows
 
 VIEWS = ("log", "compacted")
-# bytes of memory for reading in a task; the last quarter is for libraries and task data
+# memory in bytes that a task uses for reading; libraries and task data need the other quarter
 _MEMORY_BYTES = parse_bytes(MEMORY) * 3 // 4
 
 

@@ -203,8 +203,8 @@ class PartitionLog:
     is_closed: bool = False
     # generation of the manifest that the log was read from; 0 outside an archive
     generation: int = 0
-    # in an archive that follows a live log: base offset of the log's active segment, which is
-    # archived as one segment per fetch; None otherwise
+    # Base offset of the live log's active segment, of which each fetch archives a new segment. None
+    # unless the archive follows a live log.
     active_from: int | None = None
     # topic id of a log in an archive or a tier; a log directory has it in partition.metadata
     topic_id: str | None = None

@@ -117,7 +117,7 @@ class CachedObject:
     """A stored scan in a cache object. It replaces the scan of a piece if the object is valid."""
 
     kept: KeptScan
-    bits: int  # bucket bits of the object; at least as many as the round uses
+    bits: int  # the object has 2**bits buckets, at least as many as the round
     piece: CachedPiece
 
     @property

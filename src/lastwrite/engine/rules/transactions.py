@@ -39,7 +39,8 @@ from lastwrite.model.log import AbortedTransaction
 from lastwrite.model.policy import Policy
 from lastwrite.model.work import PendingMarker, PieceTransactions
 
-# Flags of a producer in one piece: its data after its last marker, and whether it has a marker.
+# Flags of a producer in one piece, which is a range of a segment: whether it has data after its
+# last marker, and whether it has a marker.
 _DATA = 1  # the producer has data after its last marker, or after the start of the piece
 _UNFLAGGED = 2  # some of the producer's data are not flagged as aborted
 _FLAGGED = 4  # some of the producer's data are flagged as aborted

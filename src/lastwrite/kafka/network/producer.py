@@ -40,7 +40,11 @@ _LONGEST_SILENCE_S = 60.0
 
 
 class ProgressRecord:
-    """A text about one partition, stored in consumer groups with names derived from ``name``."""
+    """A restore's progress for one partition, stored in the cluster itself.
+
+    The text is the metadata of a committed offset of a consumer group. A text that is too long for
+    one commit is divided among several groups, whose names begin with ``name``.
+    """
 
     def __init__(self, cluster: KafkaCluster, name: str, of: TopicPartition) -> None:
         self._cluster = cluster

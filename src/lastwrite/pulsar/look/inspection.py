@@ -21,7 +21,7 @@ class EntryCounts(Document, kw_only=True):
     """Counts of entries and messages in one or more ledgers."""
 
     entries: int = 0
-    # messages without placeholders and markers; an encrypted batch counts as one message
+    # number of messages, excluding placeholders and markers; an encrypted batch counts as one
     records: int = 0
     batches: int = 0  # entries that are batches
     tombstones: int = 0  # messages with a key and without a value

@@ -161,7 +161,7 @@ class Incoming:
         self.before = ArchivedTopic()
         if self.current is not None:
             self.before = archived.contents_of(self.current.manifest, self.folder)
-        # the gap that ``reject_other_topic`` has accepted; None without a gap
+        # the gap before the new entries, if the user accepted one; None if there is no gap
         self.gap: tuple[str, str] | None = None
         self._here = {each.ledger: each for each in self.before.ledgers}
 

@@ -151,7 +151,7 @@ _TOPS = np.uint64(0x8080808080808080)
 
 @njit(cache=True, nogil=True, forceinline=True)
 def value_end(source, at, end, bound):
-    """The position of the first byte 2 in ``[at, end)``, or ``end``.
+    """The position of the first byte with the value 2 in ``[at, end)``; ``end`` if none has it.
 
     Never loads a byte at ``bound`` or after it.
     """

@@ -35,7 +35,7 @@ from lastwrite.storage.problems import damaged, recovered
 
 _ENTRIES_AT_ONCE = 1 << 18
 _HASHES = 1 << 31  # number of possible key hashes
-_LEAST_HASH = -(1 << 31)  # a lower tags code is the address of an extension unit
+_LEAST_HASH = -(1 << 31)  # a tags code below this value is the address of an extension unit
 INDEX_ANEW = (
     "move the folder index out of the store, keep it, and run lastwrite dispatch STORE, which "
     "rebuilds it; Lastwrite also finds keys without it"
