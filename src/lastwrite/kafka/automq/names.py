@@ -16,6 +16,11 @@ import re
 from typing import NamedTuple
 
 NAMESPACE_PREFIX = "_kafka_"
+# Part of a remedy. In this order, a record that is uploaded during the copy is in the copy.
+COPY_AGAIN = (
+    "copy the bucket and the metadata log again: first the write-ahead objects, then "
+    "__cluster_metadata-0, then the other objects"
+)
 
 # the node may be followed by ``_`` and the type of the write-ahead log
 _WAL_KEY = re.compile(

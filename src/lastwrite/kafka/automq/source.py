@@ -26,7 +26,7 @@ from lastwrite.kafka.automq.bucket_objects import BucketObjects, SecondLook, in_
 from lastwrite.kafka.automq.cluster_image import ClusterImage, read_cluster_image
 from lastwrite.kafka.automq.meta_stream import LogMeta, PartitionMeta, SegmentMeta
 from lastwrite.kafka.automq.metadata_records import PartitionKey
-from lastwrite.kafka.automq.names import namespace_of
+from lastwrite.kafka.automq.names import COPY_AGAIN, namespace_of
 from lastwrite.kafka.automq.partition import AutomqPartition, AutomqSegment, StoredRun
 from lastwrite.kafka.automq.payloads import payloads
 from lastwrite.kafka.automq.streams import Gap, StreamContents, StreamRun, read_stream
@@ -44,11 +44,7 @@ T = TypeVar("T")
 
 _CONTROL = 1 << 5  # attribute bit of a batch with a transaction's marker
 
-_REMEDY = (
-    "nothing was changed; restore the object from the bucket's versions, or copy the bucket and "
-    "the metadata log again: first the write-ahead objects, then __cluster_metadata-0, then the "
-    "other objects"
-)
+_REMEDY = f"nothing was changed; restore the object from the bucket's versions, or {COPY_AGAIN}"
 
 
 class WalNeeded(LogError):

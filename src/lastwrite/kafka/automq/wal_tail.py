@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from lastwrite.errors import CorruptLog, UnsupportedFormat
 from lastwrite.kafka.automq.bucket_objects import ObjectVanished, in_parallel
-from lastwrite.kafka.automq.names import WalKey, decode_wal_key, wal_prefix
+from lastwrite.kafka.automq.names import COPY_AGAIN, WalKey, decode_wal_key, wal_prefix
 from lastwrite.kafka.automq.wal_objects import TRIM_MARKER, WAL_RECORD, WalObject, decode_wal_object
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.storage.objects.address import is_address, join, store_at
@@ -32,10 +32,7 @@ _ALIGNMENT = 64 << 20
 _HEADER_BYTES = 40  # size of the header of old objects, whose keys do not state an end
 # An object may be missing only for a moment: a node uploads several at once, in any order.
 _MORE_LOOKS, _PAUSE_SECONDS = 2, 0.25
-_REMEDY = (
-    "nothing was changed; copy the bucket and the metadata log again: first the write-ahead "
-    "objects, then __cluster_metadata-0, then the other objects"
-)
+_REMEDY = f"nothing was changed; {COPY_AGAIN}"
 
 
 class _Listed(NamedTuple):

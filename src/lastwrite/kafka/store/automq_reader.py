@@ -11,7 +11,6 @@ many data blocks it has, so ``measure`` reads the blocks' headers where there ma
 from __future__ import annotations
 
 import bisect
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -290,12 +289,12 @@ class AutomqReader(SegmentReader):
     def _fetch(self, number: int) -> ByteArray:
         part = self._parts[number]
         raw = self._bucket.fetch(part.runs[0], part.position, part.size_bytes, self._stores)
-        found: deque[ByteArray] = deque()
+        found: list[ByteArray] = []
         at = 0
         for run in part.runs:
             found.append(_payloads(self._bucket, run, raw[at : at + run.size_bytes]))
             at += run.size_bytes
-        content = found[0] if len(found) == 1 else np.concatenate([*found])
+        content = found[0] if len(found) == 1 else np.concatenate(found)
         if len(content) != part.end - part.start:
             _vanished.add(self._bucket.address)
             _unusual.add(self._bucket.address)
